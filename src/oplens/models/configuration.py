@@ -1,0 +1,215 @@
+"""What a model is, apart from its weights: architecture, names and preprocessing, all of which travel with it."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oplens.errors import ArgumentError
+from oplens.operators import DISCRETISATIONS
+
+ARCHITECTURES = ("plain", "reference")
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Affine preprocessing that belongs to the model: (x - mean) / scale per channel, after removing each case's own mean if asked.
+
+    Parameters
+    ----------
+    mean, scale : tuple of float
+        Per channel, in the units of the data.
+    remove_offset : bool
+        Subtract every case's own channel means (over its valid steps) first, so that only its oscillations are left.
+
+    Examples
+    --------
+    >>> Preprocessing.identity(2)
+    Preprocessing(mean=(0.0, 0.0), scale=(1.0, 1.0), remove_offset=False)
+    """
+
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    remove_offset: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", tuple(float(v) for v in self.mean))
+        object.__setattr__(self, "scale", tuple(float(v) for v in self.scale))
+        if len(self.mean) != len(self.scale):
+            raise ArgumentError(
+                f"Preprocessing: {len(self.mean)} means but {len(self.scale)} scales; give one of each per channel."
+            )
+        for name, values in (("mean", self.mean), ("scale", self.scale)):
+            if not all(math.isfinite(v) for v in values):
+                raise ArgumentError(
+                    f"Preprocessing: {name} {values} is not finite; compute it from finite training data."
+                )
+        if any(v <= 0 for v in self.scale):
+            raise ArgumentError(f"Preprocessing: scale {self.scale} must be positive in every channel.")
+
+    @classmethod
+    def identity(cls, n_channels: int) -> "Preprocessing":
+        """No preprocessing: raw values enter the encoder."""
+        return cls((0.0,) * n_channels, (1.0,) * n_channels)
+
+    @classmethod
+    def standardise(
+        cls, X: NDArray[np.float64], lengths: NDArray[np.int64], remove_offset: bool = False
+    ) -> "Preprocessing":
+        """Mean and standard deviation (ddof 0) of all valid steps of X (n_cases, n_channels, n_timepoints); a constant channel keeps scale 1.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Preprocessing.standardise(np.array([[[0.0, 2.0]]]), np.array([2]))
+        Preprocessing(mean=(1.0,), scale=(1.0,), remove_offset=False)
+        """
+        valid = np.arange(X.shape[-1])[None, None, :] < lengths[:, None, None]
+        count = float(lengths.sum())
+        if remove_offset:
+            X = X - (X * valid).sum(-1, keepdims=True) / lengths[:, None, None]
+            mean = np.zeros(X.shape[1])
+        else:
+            mean = (X * valid).sum((0, 2)) / count
+        scale = np.sqrt((((X - mean[None, :, None]) * valid) ** 2).sum((0, 2)) / count)
+        # A dead channel's spread is rounding of its mean; dividing by it would turn that noise into a signal.
+        scale = np.where(scale > 1e-12 * np.maximum(1.0, np.abs(mean)), scale, 1.0)
+        return cls(tuple(mean.tolist()), tuple(scale.tolist()), remove_offset)
+
+
+@dataclass(frozen=True)
+class S4DConfig:
+    """Configuration of :class:`oplens.models.S4D`.
+
+    Parameters
+    ----------
+    d_input, n_classes : int
+        Input channels and logits.
+    d_model, d_state : int
+        Hidden features; state size per feature counting both members of every conjugate pair (even).
+    n_layers : int
+        Layers; the plain architecture has one.
+    architecture : {"plain", "reference"}
+        `plain`: logits = W mean_t GELU(z(t)) + bias. `reference`: the S4D repository's blocks with GLU, residual and LayerNorm.
+    prenorm : bool
+        LayerNorm before instead of after each block (reference architecture).
+    discretisation : {"zoh", "bilinear"}
+    dropout : float
+    dt_min, dt_max : float
+        Range of the initial step sizes.
+    channels, classes : tuple of str
+        Names; numbered when not given.
+    sampling_rate : float, optional
+        Hz. Without it frequencies are in cycles per step.
+    preprocessing : Preprocessing, optional
+        Identity when omitted.
+    """
+
+    d_input: int
+    n_classes: int
+    d_model: int = 32
+    d_state: int = 64
+    n_layers: int = 1
+    architecture: str = "plain"
+    prenorm: bool = False
+    discretisation: str = "zoh"
+    dropout: float = 0.0
+    dt_min: float = 0.001
+    dt_max: float = 0.1
+    channels: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    sampling_rate: float | None = None
+    preprocessing: Preprocessing | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("d_input", "n_classes", "d_model", "n_layers"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"S4DConfig({name}={getattr(self, name)}): must be at least 1.")
+        if self.d_state < 2 or self.d_state % 2:
+            raise ArgumentError(
+                f"S4DConfig(d_state={self.d_state}): d_state counts conjugate pairs, so it is even and at least 2."
+            )
+        if self.architecture not in ARCHITECTURES:
+            raise ArgumentError(
+                f"S4DConfig(architecture={self.architecture!r}): choose one of {', '.join(ARCHITECTURES)}."
+            )
+        if self.architecture == "plain" and (self.n_layers != 1 or self.prenorm):
+            raise ArgumentError(
+                f"S4DConfig(architecture='plain', n_layers={self.n_layers}, prenorm={self.prenorm}): the plain architecture has one "
+                "layer and no norm; use architecture='reference' for stacks."
+            )
+        if self.discretisation not in DISCRETISATIONS:
+            raise ArgumentError(
+                f"S4DConfig(discretisation={self.discretisation!r}): choose one of {', '.join(DISCRETISATIONS)}."
+            )
+        if not 0 <= self.dropout < 1:
+            raise ArgumentError(f"S4DConfig(dropout={self.dropout}): must be at least 0 and below 1.")
+        if not 0 < self.dt_min <= self.dt_max:
+            raise ArgumentError(f"S4DConfig(dt_min={self.dt_min}, dt_max={self.dt_max}): needs 0 < dt_min <= dt_max.")
+        if self.sampling_rate is not None and not (math.isfinite(self.sampling_rate) and self.sampling_rate > 0):
+            raise ArgumentError(
+                f"S4DConfig(sampling_rate={self.sampling_rate}): give a positive rate in Hz, or None if unknown."
+            )
+        channels = tuple(self.channels) or tuple(f"channel {i + 1}" for i in range(self.d_input))
+        classes = tuple(self.classes) or tuple(f"class {i}" for i in range(self.n_classes))
+        _check_names("channels", channels, self.d_input)
+        _check_names("classes", classes, self.n_classes)
+        preprocessing = self.preprocessing or Preprocessing.identity(self.d_input)
+        if len(preprocessing.mean) != self.d_input:
+            raise ArgumentError(
+                f"S4DConfig: preprocessing holds {len(preprocessing.mean)} channels, the model has d_input={self.d_input}."
+            )
+        object.__setattr__(self, "channels", channels)
+        object.__setattr__(self, "classes", classes)
+        object.__setattr__(self, "preprocessing", preprocessing)
+
+    @property
+    def n_modes(self) -> int:
+        """Stored modes per feature, d_state / 2."""
+        return self.d_state // 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dictionary; :meth:`from_dict` gives the same configuration back."""
+        return {**dataclasses.asdict(self), "channels": list(self.channels), "classes": list(self.classes)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "S4DConfig":
+        """Build from a dictionary such as :meth:`to_dict` returns.
+
+        Raises
+        ------
+        ArgumentError
+            If a key is unknown or missing, or a value cannot work.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ArgumentError(
+                f"S4DConfig: unknown keys {', '.join(unknown)}; this version knows {', '.join(sorted(known))}."
+            )
+        missing = sorted({"d_input", "n_classes"} - set(values))
+        if missing:
+            raise ArgumentError(f"S4DConfig: key {missing[0]!r} is missing.")
+        values = dict(values)
+        try:
+            if isinstance(values.get("preprocessing"), dict):
+                values["preprocessing"] = Preprocessing(**values["preprocessing"])
+            for name in ("channels", "classes"):
+                values[name] = tuple(values.get(name, ()))
+            return cls(**values)
+        except TypeError as error:
+            raise ArgumentError(f"S4DConfig: a value has the wrong type ({error}).") from error
+
+
+def _check_names(kind: str, names: tuple[str, ...], expected: int) -> None:
+    if len(names) != expected:
+        raise ArgumentError(
+            f"S4DConfig: {len(names)} names of {kind} were given ({', '.join(map(str, names))}), the model has {expected}."
+        )
+    if len(set(names)) != len(names):
+        raise ArgumentError(f"S4DConfig: names of {kind} must differ, got {', '.join(map(str, names))}.")
+    if not all(isinstance(name, str) for name in names):
+        raise ArgumentError(f"S4DConfig: names of {kind} must be strings, got {names!r}.")

@@ -1,0 +1,253 @@
+r"""The S4D sequence classifier: the plain architecture of the paper and the reference implementation's stack.
+
+    plain      logits = W mean_t GELU(z(t)) + bias,   z = S4D(E x + e)
+    reference  x_0 = E x + e;  x_l = LN(x_{l-1} + GLU(Conv(GELU(S4D(x_{l-1})))))   (post-norm; pre-norm moves LN before S4D)
+               logits = W mean_t x_L(t) + bias
+
+Parameter names equal those of the reference implementation, so its state dictionaries load as they are.
+"""
+
+import copy
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from oplens.errors import ArgumentError
+from oplens.models.configuration import S4DConfig
+from oplens.operators import diagonal
+
+Mode = Literal["convolution", "recurrence", "step"]
+
+
+class S4DKernel(nn.Module):
+    """Parameters of the diagonal systems of one layer, S4D-Lin initialisation (A = -1/2 + i pi n)."""
+
+    def __init__(self, config: S4DConfig) -> None:
+        super().__init__()
+        d_model, n_modes = config.d_model, config.n_modes
+        low, high = math.log(config.dt_min), math.log(config.dt_max)
+        self.log_dt = nn.Parameter(torch.rand(d_model) * (high - low) + low)
+        self.C = nn.Parameter(torch.view_as_real(torch.randn(d_model, n_modes, dtype=torch.cfloat)).clone())
+        self.log_A_real = nn.Parameter(torch.log(0.5 * torch.ones(d_model, n_modes)))
+        self.A_imag = nn.Parameter(math.pi * torch.arange(n_modes).repeat(d_model, 1).float())
+
+
+class S4DLayer(nn.Module):
+    """Diagonal systems, one per feature, followed (reference architecture) by the mixing convolution and its gate."""
+
+    def __init__(self, config: S4DConfig) -> None:
+        super().__init__()
+        self.discretisation = config.discretisation
+        self.D = nn.Parameter(torch.randn(config.d_model))
+        self.kernel = S4DKernel(config)
+        if config.architecture == "reference":
+            # Kept in a Sequential so that the key is `output_linear.0`, as in the reference checkpoints.
+            self.output_linear = nn.Sequential(nn.Conv1d(config.d_model, 2 * config.d_model, 1))
+
+    def system(self) -> diagonal.DiagonalSystem:
+        """The discrete system, always complex128: complex64 exponentials lose accuracy and were measured slower."""
+        k = self.kernel
+        A = torch.complex(-torch.exp(k.log_A_real.double()), k.A_imag.double())
+        C = torch.view_as_complex(k.C.double().contiguous())
+        return diagonal.discretise(A, C, self.D.double(), torch.exp(k.log_dt.double()), self.discretisation)
+
+
+@dataclass(frozen=True)
+class LayerTrace:
+    """One layer's intermediate values, each (batch, length, d_model) unless said: what an account of the layer needs."""
+
+    u: Tensor  # input of the diagonal systems (after the norm when prenorm)
+    z: Tensor  # pre-activation
+    mixed: Tensor | None  # value half of the convolution (before the gate)
+    gate: Tensor | None  # sigmoid of the other half
+    norm_scale: Tensor | None  # (batch, length): LayerNorm's divisor sqrt(var + eps)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A forward pass with everything in it: preprocessed input (batch, length, d_input), mask (batch, length), layers, logits."""
+
+    x: Tensor
+    mask: Tensor
+    encoded: Tensor
+    layers: tuple[LayerTrace, ...]
+    pooled: Tensor
+    logits: Tensor
+
+
+class S4D(nn.Module):
+    """S4D sequence classifier; see the module's equation and :class:`S4DConfig`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = S4D(S4DConfig(d_input=2, n_classes=3, d_model=4, d_state=8))
+    >>> tuple(model(torch.zeros(5, 16, 2)).shape)
+    (5, 3)
+    """
+
+    def __init__(self, config: S4DConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = nn.Linear(config.d_input, config.d_model)
+        self.s4_layers = nn.ModuleList(S4DLayer(config) for _ in range(config.n_layers))
+        if config.architecture == "reference":
+            self.norms = nn.ModuleList(nn.LayerNorm(config.d_model) for _ in range(config.n_layers))
+        self.dropout = nn.Dropout1d(config.dropout)
+        self.decoder = nn.Linear(config.d_model, config.n_classes)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Logits (batch, n_classes) of raw sequences x (batch, length, d_input); steps at or past `lengths` (batch,) are ignored."""
+        if self.config.architecture == "reference":
+            return self.trace(x, lengths).logits
+        x, mask = self.preprocess(x, lengths)
+        z = self._plain_preactivation(x, mask, None if lengths is None else mask)
+        activated = self.dropout(functional.gelu(z))
+        logits: Tensor = self.decoder(_pool(activated, mask if lengths is not None else None))
+        return logits
+
+    def preprocess(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Standardised input (batch, length, d_input), zero on padding, and the mask (batch, length) in the model's dtype."""
+        dtype = self.decoder.weight.dtype
+        self._check_input(x, lengths)
+        x = x.to(torch.promote_types(x.dtype, dtype))
+        batch, length, _ = x.shape
+        mask = torch.ones(batch, length, dtype=x.dtype, device=x.device)
+        if lengths is not None:
+            mask = (torch.arange(length, device=x.device)[None] < lengths[:, None]).to(x.dtype)
+        preprocessing = self.config.preprocessing
+        assert preprocessing is not None
+        if preprocessing.remove_offset:
+            x = x - (x * mask[..., None]).sum(1, keepdim=True) / mask.sum(1)[:, None, None]
+        x = (x - x.new_tensor(preprocessing.mean)) / x.new_tensor(preprocessing.scale)
+        return (x * mask[..., None]).to(dtype), mask.to(dtype)
+
+    def trace(self, x: Tensor, lengths: Tensor | None = None, mode: Mode = "convolution") -> Trace:
+        """Forward pass that keeps its intermediate values; `mode` says how the diagonal systems are run.
+
+        Notes
+        -----
+        The three modes agree to rounding (:func:`oplens.check_consistency`). Memory: O(n_layers batch length d_model).
+        """
+        x, mask = self.preprocess(x, lengths)
+        keep = mask[..., None]
+        encoded = self.encoder(x) * keep
+        hidden, layers = encoded, []
+        reference = self.config.architecture == "reference"
+        for index, layer in enumerate(self.s4_layers):
+            assert isinstance(layer, S4DLayer)
+            u, scale = hidden, None
+            if reference and self.config.prenorm:
+                u, scale = self._norm(index, hidden)
+                u = u * keep
+            z = run_system(layer.system(), u, mode)
+            activated = self._drop(functional.gelu(z))
+            if not reference:
+                layers.append(LayerTrace(u, z, None, None, None))
+                hidden = activated
+                continue
+            mixed, gate = layer.output_linear(activated.transpose(1, 2)).transpose(1, 2).chunk(2, dim=-1)
+            gate = torch.sigmoid(gate)
+            hidden = hidden + self._drop(mixed * gate)
+            if not self.config.prenorm:
+                hidden, scale = self._norm(index, hidden)
+            hidden = hidden * keep
+            layers.append(LayerTrace(u, z, mixed, gate, scale))
+        pooled = _pool(hidden.transpose(1, 2), mask)
+        return Trace(x, mask, encoded, tuple(layers), pooled, self.decoder(pooled))
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write `model.safetensors` and `config.json` into a directory (temporary names, then renamed)."""
+        from oplens.models.storage import save_model
+
+        save_model(self, directory)
+
+    @classmethod
+    def from_pretrained(cls, directory: str | Path) -> "S4D":
+        """Read a directory written by :meth:`save_pretrained`; refused with a sentence when damaged."""
+        from oplens.models.storage import load_model
+
+        return load_model(directory)
+
+    def as_float64(self) -> "S4D":
+        """A frozen float64 copy in evaluation mode, which explanations are computed with."""
+        model = copy.deepcopy(self).double().eval()
+        return model.requires_grad_(False)
+
+    def _plain_preactivation(self, x: Tensor, mask: Tensor, bias_input: Tensor | None) -> Tensor:
+        """z (batch, d_model, length): transforms the d_input channels and mixes them in the frequency domain (linear encoder)."""
+        layer = self.s4_layers[0]
+        assert isinstance(layer, S4DLayer)
+        batch, length, _ = x.shape
+        n = diagonal.fft_length(length)
+        response = torch.fft.rfft(diagonal.kernel(layer.system(), length, skip=True), n=n)
+        # The encoder's bias is one more channel that is 1 on valid steps.
+        ones = mask[:1] if bias_input is None else bias_input
+        weights = torch.cat((self.encoder.weight, self.encoder.bias[:, None]), dim=1)
+        spectrum = torch.fft.rfft(x.transpose(1, 2), n=n)
+        constant = torch.fft.rfft(ones, n=n)[:, None, :].expand(batch, 1, -1)
+        spectrum = torch.cat((spectrum, constant), dim=1)
+        mixed = torch.view_as_complex((weights @ torch.view_as_real(spectrum).flatten(-2)).unflatten(-1, (-1, 2)))
+        return torch.fft.irfft(mixed * response.to(spectrum.dtype), n=n)[..., :length]
+
+    def _norm(self, index: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        norm = self.norms[index]
+        assert isinstance(norm, nn.LayerNorm)
+        scale = torch.sqrt(hidden.var(-1, unbiased=False) + norm.eps)
+        return norm(hidden), scale
+
+    def _drop(self, hidden: Tensor) -> Tensor:
+        dropped: Tensor = self.dropout(hidden.transpose(1, 2)).transpose(1, 2)
+        return dropped
+
+    def _check_input(self, x: Tensor, lengths: Tensor | None) -> None:
+        config = self.config
+        if x.ndim != 3 or x.shape[-1] != config.d_input or x.shape[1] < 1:
+            raise ArgumentError(
+                f"S4D: expected x of shape (batch, length >= 1, d_input={config.d_input}), got {tuple(x.shape)}; "
+                "arrays in aeon's layout (cases, channels, steps) are transposed first."
+            )
+        if lengths is not None and (
+            lengths.shape != x.shape[:1] or int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]
+        ):
+            raise ArgumentError(
+                f"S4D: lengths must hold one number between 1 and {x.shape[1]} for each of the {x.shape[0]} cases."
+            )
+
+
+def run_system(system: diagonal.DiagonalSystem, u: Tensor, mode: Mode) -> Tensor:
+    """Pre-activation z of u, both (batch, length, d_model), by the given mode; computed in u's dtype."""
+    v = u.transpose(1, 2)
+    if mode == "convolution":
+        z = diagonal.convolve(v, diagonal.kernel(system, v.shape[-1], skip=True).to(v.dtype))
+        return z.transpose(1, 2)
+    system = _cast(system, v.dtype)
+    if mode == "recurrence":
+        return diagonal.scan(system, v)[0].transpose(1, 2)
+    if mode != "step":
+        raise ArgumentError(f"S4D.trace(mode={mode!r}): choose convolution, recurrence or step.")
+    state = torch.zeros(v.shape[0], system.d_model, system.n_modes, dtype=system.log_a.dtype)
+    steps = []
+    for t in range(v.shape[-1]):
+        z, state = diagonal.step(system, v[..., t], state)
+        steps.append(z)
+    return torch.stack(steps, dim=1)
+
+
+def _cast(system: diagonal.DiagonalSystem, dtype: torch.dtype) -> diagonal.DiagonalSystem:
+    complex_dtype = dtype.to_complex()
+    return diagonal.DiagonalSystem(
+        system.log_a.to(complex_dtype), system.b.to(complex_dtype), system.C.to(complex_dtype), system.D.to(dtype)
+    )
+
+
+def _pool(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over valid steps of (batch, d_model, length)."""
+    if mask is None:
+        return hidden.mean(-1)
+    return (hidden * mask[:, None]).sum(-1) / mask.sum(-1, keepdim=True)
