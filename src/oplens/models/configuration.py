@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import numbers
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,9 @@ from oplens.errors import ArgumentError
 from oplens.operators import DISCRETISATIONS
 
 ARCHITECTURES = ("plain", "reference")
+LARGEST_SIZE = (
+    2**20
+)  # a larger one is a damaged file, and building it would take all memory before anything is compared
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,10 @@ class Preprocessing:
     remove_offset: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", tuple(float(v) for v in self.mean))
-        object.__setattr__(self, "scale", tuple(float(v) for v in self.scale))
+        for name in ("mean", "scale"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+        if not isinstance(self.remove_offset, bool):
+            raise ArgumentError(f"Preprocessing(remove_offset={self.remove_offset!r}): give True or False.")
         if len(self.mean) != len(self.scale):
             raise ArgumentError(
                 f"Preprocessing: {len(self.mean)} means but {len(self.scale)} scales; give one of each per channel."
@@ -125,10 +132,13 @@ class S4DConfig:
     preprocessing: Preprocessing | None = None
 
     def __post_init__(self) -> None:
-        for name in ("d_input", "n_classes", "d_model", "n_layers"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"S4DConfig({name}={getattr(self, name)}): must be at least 1.")
-        if self.d_state < 2 or self.d_state % 2:
+        self._check_types()
+        for name in ("d_input", "n_classes", "d_model", "n_layers", "d_state"):
+            if not 1 <= getattr(self, name) <= LARGEST_SIZE:
+                raise ArgumentError(
+                    f"S4DConfig({name}={getattr(self, name)}): must be at least 1 and at most {LARGEST_SIZE}."
+                )
+        if self.d_state % 2:
             raise ArgumentError(
                 f"S4DConfig(d_state={self.d_state}): d_state counts conjugate pairs, so it is even and at least 2."
             )
@@ -147,7 +157,7 @@ class S4DConfig:
             )
         if not 0 <= self.dropout < 1:
             raise ArgumentError(f"S4DConfig(dropout={self.dropout}): must be at least 0 and below 1.")
-        if not 0 < self.dt_min <= self.dt_max:
+        if not 0 < self.dt_min <= self.dt_max < math.inf:
             raise ArgumentError(f"S4DConfig(dt_min={self.dt_min}, dt_max={self.dt_max}): needs 0 < dt_min <= dt_max.")
         if self.sampling_rate is not None and not (math.isfinite(self.sampling_rate) and self.sampling_rate > 0):
             raise ArgumentError(
@@ -158,6 +168,8 @@ class S4DConfig:
         _check_names("channels", channels, self.d_input)
         _check_names("classes", classes, self.n_classes)
         preprocessing = self.preprocessing or Preprocessing.identity(self.d_input)
+        if not isinstance(preprocessing, Preprocessing):
+            raise ArgumentError(f"S4DConfig(preprocessing={preprocessing!r}): expected a Preprocessing or None.")
         if len(preprocessing.mean) != self.d_input:
             raise ArgumentError(
                 f"S4DConfig: preprocessing holds {len(preprocessing.mean)} channels, the model has d_input={self.d_input}."
@@ -165,6 +177,26 @@ class S4DConfig:
         object.__setattr__(self, "channels", channels)
         object.__setattr__(self, "classes", classes)
         object.__setattr__(self, "preprocessing", preprocessing)
+
+    def _check_types(self) -> None:
+        for name in ("d_input", "n_classes", "d_model", "n_layers", "d_state"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+                raise ArgumentError(f"S4DConfig({name}={value!r}): expected an integer.")
+            object.__setattr__(self, name, int(value))
+        for name in ("dropout", "dt_min", "dt_max", "sampling_rate"):
+            value = getattr(self, name)
+            if value is None and name == "sampling_rate":
+                continue
+            if isinstance(value, bool) or not isinstance(value, numbers.Real):
+                raise ArgumentError(f"S4DConfig({name}={value!r}): expected a number.")
+            object.__setattr__(self, name, float(value))
+        if not isinstance(self.prenorm, bool):
+            raise ArgumentError(f"S4DConfig(prenorm={self.prenorm!r}): give True or False.")
+        for name in ("channels", "classes"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not isinstance(value, Iterable):
+                raise ArgumentError(f"S4DConfig({name}={value!r}): give a sequence of names.")
 
     @property
     def n_modes(self) -> int:
@@ -197,11 +229,19 @@ class S4DConfig:
         try:
             if isinstance(values.get("preprocessing"), dict):
                 values["preprocessing"] = Preprocessing(**values["preprocessing"])
-            for name in ("channels", "classes"):
-                values[name] = tuple(values.get(name, ()))
             return cls(**values)
         except TypeError as error:
             raise ArgumentError(f"S4DConfig: a value has the wrong type ({error}).") from error
+
+
+def _numbers(name: str, values: object) -> tuple[float, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ArgumentError(f"Preprocessing({name}={values!r}): give one number per channel.")
+    values = tuple(values)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise ArgumentError(f"Preprocessing: {name} holds {value!r}, expected one number per channel.")
+    return tuple(float(value) for value in values)
 
 
 def _check_names(kind: str, names: tuple[str, ...], expected: int) -> None:
@@ -209,7 +249,7 @@ def _check_names(kind: str, names: tuple[str, ...], expected: int) -> None:
         raise ArgumentError(
             f"S4DConfig: {len(names)} names of {kind} were given ({', '.join(map(str, names))}), the model has {expected}."
         )
-    if len(set(names)) != len(names):
-        raise ArgumentError(f"S4DConfig: names of {kind} must differ, got {', '.join(map(str, names))}.")
     if not all(isinstance(name, str) for name in names):
         raise ArgumentError(f"S4DConfig: names of {kind} must be strings, got {names!r}.")
+    if len(set(names)) != len(names):
+        raise ArgumentError(f"S4DConfig: names of {kind} must differ, got {', '.join(names)}.")

@@ -117,15 +117,20 @@ class S4D(nn.Module):
         self._check_input(x, lengths)
         x = x.to(torch.promote_types(x.dtype, dtype))
         batch, length, _ = x.shape
-        mask = torch.ones(batch, length, dtype=x.dtype, device=x.device)
-        if lengths is not None:
-            mask = (torch.arange(length, device=x.device)[None] < lengths[:, None]).to(x.dtype)
         preprocessing = self.config.preprocessing
         assert preprocessing is not None
+        mean, scale = x.new_tensor(preprocessing.mean), x.new_tensor(preprocessing.scale)
+        if lengths is None:
+            if preprocessing.remove_offset:
+                x = x - x.mean(1, keepdim=True)
+            return ((x - mean) / scale).to(dtype), torch.ones(batch, length, dtype=dtype, device=x.device)
+        valid = torch.arange(length, device=x.device)[None] < lengths[:, None]
+        # Selected, not multiplied: padding may hold NaN, and 0 * NaN is NaN.
+        x = torch.where(valid[..., None], x, 0)
         if preprocessing.remove_offset:
-            x = x - (x * mask[..., None]).sum(1, keepdim=True) / mask.sum(1)[:, None, None]
-        x = (x - x.new_tensor(preprocessing.mean)) / x.new_tensor(preprocessing.scale)
-        return (x * mask[..., None]).to(dtype), mask.to(dtype)
+            x = x - x.sum(1, keepdim=True) / valid.sum(1)[:, None, None]
+        x = torch.where(valid[..., None], (x - mean) / scale, 0)
+        return x.to(dtype), valid.to(dtype)
 
     def trace(self, x: Tensor, lengths: Tensor | None = None, mode: Mode = "convolution") -> Trace:
         """Forward pass that keeps its intermediate values; `mode` says how the diagonal systems are run.
@@ -207,10 +212,14 @@ class S4D(nn.Module):
 
     def _check_input(self, x: Tensor, lengths: Tensor | None) -> None:
         config = self.config
-        if x.ndim != 3 or x.shape[-1] != config.d_input or x.shape[1] < 1:
+        if x.ndim != 3 or x.shape[-1] != config.d_input or 0 in x.shape:
             raise ArgumentError(
-                f"S4D: expected x of shape (batch, length >= 1, d_input={config.d_input}), got {tuple(x.shape)}; "
+                f"S4D: expected x of shape (batch >= 1, length >= 1, d_input={config.d_input}), got {tuple(x.shape)}; "
                 "arrays in aeon's layout (cases, channels, steps) are transposed first."
+            )
+        if x.is_complex():
+            raise ArgumentError(
+                f"S4D: x is complex ({x.dtype}); give real values, e.g. x.real and x.imag as two channels."
             )
         if lengths is not None and (
             lengths.shape != x.shape[:1] or int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]
@@ -231,7 +240,7 @@ def run_system(system: diagonal.DiagonalSystem, u: Tensor, mode: Mode) -> Tensor
         return diagonal.scan(system, v)[0].transpose(1, 2)
     if mode != "step":
         raise ArgumentError(f"S4D.trace(mode={mode!r}): choose convolution, recurrence or step.")
-    state = torch.zeros(v.shape[0], system.d_model, system.n_modes, dtype=system.log_a.dtype)
+    state = torch.zeros(v.shape[0], system.d_model, system.n_modes, dtype=system.log_a.dtype, device=v.device)
     steps = []
     for t in range(v.shape[-1]):
         z, state = diagonal.step(system, v[..., t], state)

@@ -1,5 +1,6 @@
 """Our own model directory: `model.safetensors` (tensors) and `config.json` (everything else)."""
 
+import hashlib
 import json
 import os
 import tempfile
@@ -11,14 +12,18 @@ from torch import Tensor
 
 from oplens.errors import ArgumentError, CheckpointError
 from oplens.models.configuration import S4DConfig
-from oplens.models.s4d import S4D
+from oplens.models.s4d import S4D, S4DLayer
 
 FORMAT = "oplens-s4d"
 VERSION = 1
 
 
 def save_model(model: S4D, directory: str | Path) -> None:
-    """Write a model directory; files appear under their names only when complete."""
+    """Write a model directory; files appear under their names only when complete.
+
+    The configuration holds the SHA-256 of the tensors, so that a directory whose two files come from different
+    models (an interrupted overwrite, a partial copy) is refused instead of giving another model's preprocessing.
+    """
     from safetensors.torch import save
 
     directory = Path(directory)
@@ -27,9 +32,18 @@ def save_model(model: S4D, directory: str | Path) -> None:
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be used as a model directory ({error.strerror}).") from error
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
-    header = {"format": FORMAT, "version": VERSION, "config": model.config.to_dict()}
-    write_bytes(directory / "model.safetensors", save(tensors))
-    write_bytes(directory / "config.json", (json.dumps(header, indent=1) + "\n").encode())
+    content = save(tensors)
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "tensors_sha256": hashlib.sha256(content).hexdigest(),
+        "config": model.config.to_dict(),
+    }
+    try:
+        write_bytes(directory / "model.safetensors", content)
+        write_bytes(directory / "config.json", (json.dumps(header, indent=1) + "\n").encode())
+    except OSError as error:
+        raise CheckpointError(f"{directory}: the model could not be written ({error.strerror}).") from error
 
 
 def load_model(directory: str | Path) -> S4D:
@@ -50,13 +64,23 @@ def load_model(directory: str | Path) -> S4D:
         config = S4DConfig.from_dict(header["config"])
     except ArgumentError as error:
         raise CheckpointError(f"{directory / 'config.json'}: {error}") from error
-    tensors = read_tensors(directory / "model.safetensors")
-    return build_model(config, tensors, str(directory / "model.safetensors"))
+    where = directory / "model.safetensors"
+    content = read_content(where)
+    if hashlib.sha256(content).hexdigest() != header.get("tensors_sha256"):
+        raise CheckpointError(
+            f"{where}: its content is not what {directory / 'config.json'} was written with (SHA-256 differs): a damaged copy, "
+            "or files of two models; copy or save the directory again."
+        )
+    return build_model(config, parse_tensors(content, where), str(where))
 
 
 def build_model(config: S4DConfig, tensors: dict[str, Tensor], where: str) -> S4D:
     """A model in evaluation mode from its tensors, which must match the configuration to the last key and shape."""
-    model = S4D(config)
+    layers = {name.split(".")[1] for name in tensors if name.startswith("s4_layers.")}
+    if len(layers) != config.n_layers:
+        raise CheckpointError(f"{where}: holds {len(layers)} layers, the configuration says {config.n_layers}.")
+    with torch.device("meta"):  # shapes only: a configuration may ask for more memory than there is
+        model = S4D(config)
     expected = model.state_dict()
     for name in expected:
         if name not in tensors:
@@ -69,30 +93,52 @@ def build_model(config: S4DConfig, tensors: dict[str, Tensor], where: str) -> S4
             )
     unknown = sorted(set(tensors) - set(expected))
     if unknown:
-        raise CheckpointError(f"{where}: unknown keys {', '.join(unknown[:5])}; nothing was loaded.")
+        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+        raise CheckpointError(f"{where}: unknown keys {', '.join(unknown[:5])}{more}; nothing was loaded.")
+    return _fill(model, tensors, where)
+
+
+def _fill(model: S4D, tensors: dict[str, Tensor], where: str) -> S4D:
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"{where}: {name} has dtype {tensor.dtype}, expected a real floating-point tensor.")
-        if not bool(torch.isfinite(tensor).all()):
-            count = int((~torch.isfinite(tensor)).sum())
+        finite = torch.isfinite(tensor.double())
+        if not bool(finite.all()):
+            count = int((~finite).sum())
             raise CheckpointError(
                 f"{where}: {name} holds {count} NaN or infinite values; the training run that wrote it diverged."
             )
     dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors.values()) else torch.float32
-    model = model.to(dtype)
+    model = model.to(dtype).to_empty(device="cpu")
     model.load_state_dict({name: tensor.to(dtype) for name, tensor in tensors.items()})
+    for index, layer in enumerate(model.s4_layers):
+        assert isinstance(layer, S4DLayer)
+        with torch.no_grad():
+            system = layer.system()
+        for name, value in (("log_A_real", system.log_a), ("log_dt", system.b)):
+            if not bool(torch.isfinite(value).all()):
+                raise CheckpointError(
+                    f"{where}: s4_layers.{index}.kernel.{name} describes a system that overflows in double precision; "
+                    "these are not the weights of a trained model."
+                )
     return model.eval()
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, on the CPU."""
+def read_content(path: Path) -> bytes:
+    """The bytes of a file, or a sentence."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from error
+
+
+def parse_tensors(content: bytes, path: Path) -> dict[str, Tensor]:
+    """Tensors of the bytes of a safetensors file, on the CPU."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
-        return load(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from error
+        return load(content)
     except (SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: damaged safetensors file ({error}); copy or write it again.") from error
 
@@ -103,7 +149,7 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {hint}.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error}).") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a JSON object, got {type(value).__name__}.")

@@ -92,9 +92,20 @@ def discretise(A: Tensor, C: Tensor, D: Tensor, dt: Tensor, method: str = "zoh")
     if method == "zoh":
         return DiagonalSystem(x, dt[:, None] * expm1_ratio(x), C, D)
     if method == "bilinear":
-        log_a = torch.log((1 + x / 2) / (1 - x / 2))
-        return DiagonalSystem(log_a, dt[:, None] / (1 - x / 2), C, D)
+        return DiagonalSystem(_log_bilinear(x), dt[:, None] / (1 - x / 2), C, D)
     raise ArgumentError(f"discretise(method={method!r}): unknown method; choose one of {', '.join(DISCRETISATIONS)}.")
+
+
+def _log_bilinear(x: Tensor) -> Tensor:
+    """log((1 + x/2) / (1 - x/2)) with a small *relative* error, so that a^t stays accurate for slow modes; finite at x = -2, where a = 0."""
+    w = x / 2
+    ratio = 4 * w.real / ((1 - w.real) ** 2 + w.imag**2)  # |a|^2 - 1
+    fast = ratio < -0.5
+    log1p = torch.log1p(torch.where(fast, torch.zeros_like(ratio), ratio)) / 2
+    # The floor keeps a = 0 out of the logarithm: 0 * log 0 would be NaN at the first step.
+    quotient = torch.log((1 + w).abs().clamp(min=1e-37)) - torch.log((1 - w).abs())
+    angle = torch.atan2(x.imag, 1 - w.real**2 - w.imag**2)
+    return torch.complex(torch.where(fast, quotient, log1p), angle)
 
 
 def powers(log_a: Tensor, length: int) -> Tensor:
