@@ -20,6 +20,7 @@ from torch.nn import functional
 from oplens.errors import ArgumentError
 from oplens.models.configuration import S4DConfig
 from oplens.operators import diagonal
+from oplens.operators.mixing import mixed_convolution, mixed_convolution_step
 
 Mode = Literal["convolution", "recurrence", "step"]
 
@@ -106,8 +107,7 @@ class S4D(nn.Module):
         if self.config.architecture == "reference":
             return self.trace(x, lengths).logits
         x, mask = self.preprocess(x, lengths)
-        z = self._plain_preactivation(x, mask, None if lengths is None else mask)
-        activated = self.dropout(functional.gelu(z))
+        activated = self.dropout(functional.gelu(self._plain_preactivation(x, mask)))
         logits: Tensor = self.decoder(_pool(activated, mask if lengths is not None else None))
         return logits
 
@@ -184,21 +184,16 @@ class S4D(nn.Module):
         model = copy.deepcopy(self).double().eval()
         return model.requires_grad_(False)
 
-    def _plain_preactivation(self, x: Tensor, mask: Tensor, bias_input: Tensor | None) -> Tensor:
-        """z (batch, d_model, length): transforms the d_input channels and mixes them in the frequency domain (linear encoder)."""
+    def _plain_preactivation(self, x: Tensor, valid: Tensor) -> Tensor:
+        """z (batch, d_model, length) straight from the preprocessed input: the linear encoder is mixed in the frequency domain."""
         layer = self.s4_layers[0]
         assert isinstance(layer, S4DLayer)
-        batch, length, _ = x.shape
-        n = diagonal.fft_length(length)
-        response = torch.fft.rfft(diagonal.kernel(layer.system(), length, skip=True), n=n)
+        response = diagonal.kernel(layer.system(), x.shape[1], skip=True).to(x.dtype)
         # The encoder's bias is one more channel that is 1 on valid steps.
-        ones = mask[:1] if bias_input is None else bias_input
+        channels = torch.cat((x.transpose(1, 2), valid[:, None]), dim=1)
         weights = torch.cat((self.encoder.weight, self.encoder.bias[:, None]), dim=1)
-        spectrum = torch.fft.rfft(x.transpose(1, 2), n=n)
-        constant = torch.fft.rfft(ones, n=n)[:, None, :].expand(batch, 1, -1)
-        spectrum = torch.cat((spectrum, constant), dim=1)
-        mixed = torch.view_as_complex((weights @ torch.view_as_real(spectrum).flatten(-2)).unflatten(-1, (-1, 2)))
-        return torch.fft.irfft(mixed * response.to(spectrum.dtype), n=n)[..., :length]
+        convolution = mixed_convolution_step if weights.requires_grad else mixed_convolution
+        return convolution(channels, weights, response)
 
     def _norm(self, index: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
         norm = self.norms[index]
