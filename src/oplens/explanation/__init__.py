@@ -1,0 +1,19 @@
+"""A trained model and training data -> an explicit operator; every decision a sum of terms."""
+
+from oplens.explanation.operator import ExplicitOperator, expand
+from oplens.explanation.parts import Bands, Channels, LayerWaves, Pairs, Waves, Windows
+from oplens.explanation.targets import CentredLogits, Margin, Target
+
+__all__ = [
+    "Bands",
+    "CentredLogits",
+    "Channels",
+    "ExplicitOperator",
+    "LayerWaves",
+    "Margin",
+    "Pairs",
+    "Target",
+    "Waves",
+    "Windows",
+    "expand",
+]

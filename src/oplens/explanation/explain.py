@@ -1,0 +1,295 @@
+"""From an operator and sequences to a Dataset of terms (docs/schema.md)."""
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oplens.data import SequenceData, as_sequences
+from oplens.errors import ArgumentError
+from oplens.explanation.batch import Batch
+from oplens.explanation.decomposition import Decomposition, decompose
+from oplens.explanation.parts import By, LayerWaves, Pairs, Waves, normalise
+from oplens.explanation.shares import Shares, class_orders, remainder, shares
+from oplens.explanation.targets import Target, default_target
+from oplens.operators import diagonal
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from oplens.explanation.operator import ExplicitOperator
+
+
+def explain(
+    op: "ExplicitOperator", X: Any, y: Any, by: "By | Pairs", target: Target | None, X_train: Any, memory_limit: int
+) -> "xr.Dataset":
+    """Work behind :meth:`ExplicitOperator.explain`."""
+    from oplens.explanation.operator import check_channels, labels_of
+
+    data = as_sequences(X)
+    check_channels(op.model, data, "explain")
+    labels = labels_of(y if y is not None else data.y, len(data.X), "explain(y=...)")
+    classes = op.model.config.classes
+    if len(classes) < 2 and target is None:
+        raise ArgumentError("explain: a model with one class has nothing to decide; pass a target of your own.")
+    target = target or default_target(classes)
+    if isinstance(by, Pairs):
+        from oplens.explanation.pairs import explain_pairs
+
+        return explain_pairs(op, data, labels, by, target, X_train, memory_limit)
+    parts = normalise(by)
+    if isinstance(parts[0], LayerWaves) or (op.expansion is None):
+        from oplens.explanation.stacks import explain_stack
+
+        return explain_stack(op, data, labels, parts, target, memory_limit)
+    return _explain_orders(op, data, labels, parts, target, X_train, memory_limit)
+
+
+def _explain_orders(
+    op: "ExplicitOperator",
+    data: SequenceData,
+    labels: NDArray[np.str_] | None,
+    parts: tuple[Any, ...],
+    target: Target,
+    X_train: Any,
+    memory_limit: int,
+) -> "xr.Dataset":
+    import xarray as xr
+
+    assert op.expansion is not None
+    system = op.system
+    decomposition = decompose(parts, op.model.config, system)
+    directions = target.directions(op.model.config.classes)
+    features = op.model.config.d_model if decomposition.per_feature else 1
+    values = (op.order + 1) * len(data.X) * len(directions) * features * decomposition.n_parts
+    check_memory(values, memory_limit, "explain", "explain fewer cases at a time, or coarser parts")
+    moments = op.moments(parts, decomposition, X_train)
+    rows: dict[str, list[Tensor]] = {}
+    for _, batch in op.batches(data, directions):
+        result = shares(batch, decomposition, op.expansion, moments)
+        scanned = _scan(op, batch, system)
+        found = {field.name: getattr(result, field.name) for field in fields(Shares)}
+        found["remainder"] = remainder(batch, scanned, op.expansion)
+        found["target"] = batch.logits @ torch.from_numpy(directions).T
+        found["logits"] = batch.logits
+        found["truncated_logits"] = class_orders(batch, op.expansion)
+        for name, value in found.items():
+            rows.setdefault(name, []).append(value)
+    per_case = {name: torch.cat(value, dim=_case_axis(name)).numpy() for name, value in rows.items()}
+    claim = "exact" if op.model.config.architecture == "plain" else "conditional"
+    variables = _variables(per_case, decomposition, target, claim)
+    coords = {**case_coords(op, data, labels, per_case["logits"]), **part_coords(op, decomposition, parts)}
+    coords["order"] = ("order", np.arange(1, op.order + 1))
+    coords["source"] = ("source", list(decomposition.sources))
+    if target.per_class or "class" in str(variables["logits"][0]):
+        coords["class"] = ("class", list(op.model.config.classes))
+    ds = xr.Dataset(variables, coords=coords, attrs=attributes(op, parts, target, data, claim))
+    return with_completeness(ds)
+
+
+def _scan(op: "ExplicitOperator", batch: Batch, system: diagonal.DiagonalSystem) -> Tensor:
+    """The pre-activation by the chunked recurrence: the remainder's own route."""
+    return diagonal.scan(system, batch.u_all)[0]
+
+
+def _case_axis(name: str) -> int:
+    return 1 if name in ("share", "source_share", "truncated_logits") else 0
+
+
+def _variables(
+    values: dict[str, NDArray[np.float64]], decomposition: Decomposition, target: Target, claim: str
+) -> dict[str, tuple[Any, ...]]:
+    """Arrays as xarray variables; the target axis is dropped for a margin, named `class` otherwise."""
+    lead = ("case", "class") if target.per_class else ("case",)
+    parts = (("feature",) if decomposition.per_feature else ()) + decomposition.dims
+    axes = {
+        "share": (("order", *lead, *parts), "term of a part at an order", claim),
+        "source_share": (("order", *lead, "source"), "terms that are no part", claim),
+        "order_0": (lead, "constant of the expansion and decoder bias", claim),
+        "remainder": (lead, "what the truncation leaves, pointwise from the recurrence", claim),
+        "full_share": ((*lead, *parts), "exact share of a part through the whole readout", claim),
+        "source_full_share": ((*lead, "source"), "exact shares that are no part", claim),
+        "full_constant": (lead, "constant of the exact shares", claim),
+        "target": (lead, "explained number, from the model's own convolution", "exact"),
+    }
+    variables: dict[str, tuple[Any, ...]] = {}
+    for name, (dims, text, word) in axes.items():
+        array = values[name]
+        if not target.per_class:
+            array = array.squeeze(axis=_case_axis(name) + 1)
+        variables[name] = (dims, array, {"units": "logit", "long_name": text, "claim": word})
+    variables["logits"] = (
+        ("case", "class"),
+        values["logits"],
+        {"units": "logit", "long_name": "logits of the model", "claim": "exact"},
+    )
+    variables["truncated_logits"] = (
+        ("order", "case", "class"),
+        values["truncated_logits"],
+        {"units": "logit", "long_name": "logits of the operator cut after each order", "claim": "truncated"},
+    )
+    return variables
+
+
+def with_completeness(ds: "xr.Dataset") -> "xr.Dataset":
+    """Add the sum of absolute terms, what the sum of terms misses of the target, and the cancellation ratio."""
+    lead = ds["target"].dims
+    total = ds["order_0"] + ds["remainder"]
+    absolute = abs(ds["order_0"]) + abs(ds["remainder"])
+    for name in ("share", "source_share"):
+        over = [dim for dim in ds[name].dims if dim not in lead]
+        total = total + ds[name].sum(over)
+        absolute = absolute + abs(ds[name]).sum(over)
+    return _completeness(ds, total, absolute)
+
+
+def _completeness(ds: "xr.Dataset", total: "xr.DataArray", absolute: "xr.DataArray") -> "xr.Dataset":
+    described = {"units": "logit", "claim": "measured"}
+    ds = ds.assign(
+        sum_abs_terms=absolute,
+        completeness_residual=total - ds["target"],
+        cancellation_ratio=absolute / abs(ds["target"]),
+    )
+    ds["sum_abs_terms"].attrs = {**described, "long_name": "sum of absolute terms"}
+    ds["completeness_residual"].attrs = {**described, "long_name": "sum of all terms minus target"}
+    ds["cancellation_ratio"].attrs = {**described, "units": "1", "long_name": "sum of absolute terms / |target|"}
+    return ds
+
+
+def case_coords(
+    op: "ExplicitOperator", data: SequenceData, labels: NDArray[np.str_] | None, logits: NDArray[np.float64]
+) -> dict[str, Any]:
+    """Coordinates along `case`."""
+    classes = np.array(op.model.config.classes)
+    coords: dict[str, Any] = {
+        "case": ("case", np.arange(len(data.X))),
+        "n_steps": ("case", data.lengths),
+        "predicted": ("case", classes[logits.argmax(-1)].astype(object)),
+    }
+    if labels is not None:
+        coords["label"] = ("case", labels.astype(object))
+    return coords
+
+
+def part_coords(op: "ExplicitOperator", decomposition: Decomposition, parts: tuple[Any, ...]) -> dict[str, Any]:
+    """Coordinates along the part dimensions, in the units a reader expects."""
+    config = op.model.config
+    coords: dict[str, Any] = {}
+    if isinstance(parts[0], Waves):
+        coords.update(wave_coords(op))
+    for dim, size in zip(decomposition.dims, decomposition.shape, strict=True):
+        if dim == "channel":
+            names = next(part.names for part in parts if type(part).__name__ == "Channels") or config.channels
+            coords["channel"] = ("channel", np.array(names, dtype=object))
+        elif dim == "band":
+            coords.update(_band_coords(op, parts))
+        elif dim == "window":
+            coords.update(_window_coords(size))
+    return coords
+
+
+def wave_coords(op: "ExplicitOperator") -> dict[str, Any]:
+    """Frequency, decay time and aliasing of the first layer's modes, and the expansion's centre and scale."""
+    config = op.model.config
+    rate = config.sampling_rate
+    system = op.system
+    frequency, decay, aliased = mode_table(system, rate or 1.0, config.discretisation)
+    per = "Hz" if rate else "cycles/step"
+    time = "s" if rate else "steps"
+    coords: dict[str, Any] = {
+        "feature": ("feature", np.arange(system.d_model)),
+        "wave": ("wave", np.arange(system.n_modes)),
+        "frequency": (("feature", "wave"), frequency, {"units": per, "long_name": "mode frequency", "claim": "exact"}),
+        "decay_time": (("feature", "wave"), decay, {"units": time, "long_name": "decay time", "claim": "exact"}),
+        "aliased": (
+            ("feature", "wave"),
+            aliased,
+            {"units": "1", "long_name": "above Nyquist, folded", "claim": "exact"},
+        ),
+    }
+    if op.expansion is not None:
+        text = {"units": "1", "claim": "fitted"}
+        coords["centre"] = ("feature", op.expansion.centre.numpy(), {**text, "long_name": "centre of the expansion"})
+        scale = np.sqrt(op.expansion.variance.numpy())
+        coords["scale"] = ("feature", scale, {**text, "long_name": "scale of the expansion"})
+    return coords
+
+
+def mode_table(
+    system: diagonal.DiagonalSystem, sampling_rate: float, discretisation: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Frequency (the angle wrapped to (-pi, pi]), decay time and aliasing flag of every mode, (d_model, P)."""
+    angle = system.log_a.imag.numpy()
+    wrapped = np.angle(np.exp(1j * angle))
+    frequency = sampling_rate * np.abs(wrapped) / (2 * np.pi)
+    with np.errstate(divide="ignore"):
+        decay = -1 / (sampling_rate * system.log_a.real.numpy())
+    # The bilinear map sends every pole below Nyquist; only the zero-order hold folds.
+    aliased = (np.abs(angle) > np.pi) if discretisation == "zoh" else np.zeros(angle.shape, dtype=bool)
+    return frequency, decay, aliased
+
+
+def _band_coords(op: "ExplicitOperator", parts: tuple[Any, ...]) -> dict[str, Any]:
+    rate = op.model.config.sampling_rate
+    part = next(part for part in parts if type(part).__name__ == "Bands")
+    edges = part.resolve(rate or 1.0)
+    units = "Hz" if rate else "cycles/step"
+    labels = [f"{low:.4g}-{high:.4g} {units}" for low, high in edges]
+    text = {"units": units, "claim": "exact"}
+    return {
+        "band": ("band", np.array(labels, dtype=object)),
+        "band_low": ("band", np.array([low for low, _ in edges]), {**text, "long_name": "lower edge, included"}),
+        "band_high": ("band", np.array([high for _, high in edges]), {**text, "long_name": "upper edge, excluded"}),
+    }
+
+
+def _window_coords(count: int) -> dict[str, Any]:
+    edges = np.linspace(0, 1, count + 1)
+    text = {"units": "1", "claim": "exact"}
+    return {
+        "window": ("window", np.arange(count)),
+        "window_start": ("window", edges[:-1], {**text, "long_name": "start, fraction of the case's own length"}),
+        "window_stop": ("window", edges[1:], {**text, "long_name": "stop, fraction of the case's own length"}),
+    }
+
+
+def attributes(
+    op: "ExplicitOperator", parts: tuple[Any, ...], target: Target, data: SequenceData, claim: str
+) -> dict[str, Any]:
+    """Attributes of a partition's Dataset."""
+    from oplens.results import provenance
+
+    config = op.model.config
+    accounts = {
+        "exact": "exact",
+        "conditional": "conditional: gates and norm scales frozen at their values on each input",
+    }
+    return {
+        **provenance(source=data.source),
+        "family": op.family,
+        "order": op.order,
+        "partition": ", ".join(_describe(part) for part in parts),
+        "target": target.describe(),
+        "architecture": config.architecture,
+        "training_hash": op.training.digest,
+        "sampling_rate": config.sampling_rate if config.sampling_rate is not None else "unknown",
+        "account": accounts[claim],
+        "wave_ordering": "as stored in the model",
+    }
+
+
+def _describe(part: Any) -> str:
+    return repr(part)
+
+
+def check_memory(values: int, limit: int, call: str, cure: str) -> None:
+    """Say the number of values and bytes of a result that would not fit, before work starts."""
+    size = values * 8
+    if size > limit:
+        raise ArgumentError(
+            f"{call}: the result would hold {values:,} values ({size / 2**30:.1f} GiB), above the limit of "
+            f"{limit / 2**30:.1f} GiB; {cure}, or raise memory_limit."
+        )
