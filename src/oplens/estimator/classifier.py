@@ -173,6 +173,7 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
             verbose=self.verbose,
         )
         self.classes_ = classes
+        self.n_features_in_ = data.n_channels
         self.model_ = outcome.model
         self.history_ = outcome.history
         self.best_epoch_ = outcome.best_epoch
