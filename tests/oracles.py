@@ -47,10 +47,11 @@ def discrete(A, dt, method="zoh"):
     return a, b
 
 
-def recurrence(a, b, C, D, u, state=None):
-    """z (batch, H, length) and all states (batch, H, P, length) of u (batch, H, length), one step after the other."""
-    batch, d_model, length = u.shape
-    s = np.zeros((batch, *a.shape), complex) if state is None else np.array(state)
+def recurrence(system, u):
+    """z (batch, H, length) and all states (batch, H, P, length) of u (batch, H, length), one step after the other; system is a, b, C, D."""
+    a, b, C, D = system
+    batch, _, length = u.shape
+    s = np.zeros((batch, *a.shape), complex)
     z, states = np.empty(u.shape), np.empty((batch, *a.shape, length), complex)
     for t in range(length):
         s = a * s + b * u[:, :, t, None]

@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from oracles import discrete, random_system, recurrence
 from scipy.signal import cont2discrete
 
 from oplens.errors import ArgumentError
 from oplens.operators import diagonal
+from oracles import discrete, random_system, recurrence
 
 # Powers of two, primes, squares (the split of the kernel), and their neighbours.
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 256, 257, 896, 997, 1024, 2048, 4093, 4096, 5000]
@@ -100,10 +100,10 @@ def test_expm1_ratio_at_extremes(z):
 def test_every_mode_equals_the_plain_recurrence(length, method):
     system, (a, b, C, D) = build(length, method)
     u = drive(length, length)
-    z, s = recurrence(a, b, C, D, u)
+    z, s = recurrence((a, b, C, D), u)
     impulse = np.zeros((1, 3, length))
     impulse[..., 0] = 1
-    response, impulse_states = recurrence(a, b, C, D, impulse)
+    response, impulse_states = recurrence((a, b, C, D), impulse)
     full = diagonal.kernel(system, length, skip=True)
     close(full, response[0])
     close(diagonal.mode_kernels(system, length), 2 * (C[..., None] * impulse_states[0]).real)
@@ -126,7 +126,7 @@ def test_every_mode_equals_the_plain_recurrence(length, method):
 def test_a_sequence_may_be_cut_anywhere(seed, length, cut, chunk):
     system, (a, b, C, D) = build(seed, d_model=2, n_modes=3)
     u = drive(seed, length, d_model=2)
-    z, s = recurrence(a, b, C, D, u)
+    z, s = recurrence((a, b, C, D), u)
     at = round(cut * length)
     first, state = diagonal.scan(system, torch.from_numpy(u[..., :at].copy()), chunk=chunk)
     second, state = diagonal.scan(system, torch.from_numpy(u[..., at:].copy()), state, chunk=chunk)
@@ -142,7 +142,7 @@ def test_a_sequence_may_be_cut_anywhere(seed, length, cut, chunk):
 def test_single_steps_equal_the_plain_recurrence(length):
     system, (a, b, C, D) = build(length)
     u = drive(length, length)
-    z, s = recurrence(a, b, C, D, u)
+    z, s = recurrence((a, b, C, D), u)
     state = torch.zeros(2, 3, 4, dtype=torch.complex128)
     for t in range(length):
         got, state = diagonal.step(system, torch.from_numpy(u[..., t]), state)
