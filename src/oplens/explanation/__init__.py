@@ -2,6 +2,7 @@
 
 from oplens.explanation.operator import ExplicitOperator, expand
 from oplens.explanation.parts import Bands, Channels, LayerWaves, Pairs, Waves, Windows
+from oplens.explanation.summary import choose_cases, summarise
 from oplens.explanation.targets import CentredLogits, Margin, Target
 
 __all__ = [
@@ -15,5 +16,7 @@ __all__ = [
     "Target",
     "Waves",
     "Windows",
+    "choose_cases",
     "expand",
+    "summarise",
 ]

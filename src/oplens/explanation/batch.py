@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oplens.models.s4d import S4D, LayerTrace, S4DLayer
+from oplens.models.s4d import S4D, LayerTrace
 from oplens.operators import diagonal
 
 
@@ -91,8 +91,8 @@ def _drive(model: S4D, layer: LayerTrace, mask: Tensor) -> tuple[Tensor, Tensor,
     keep = mask[:, None]
     if not model.config.prenorm:
         return E, torch.ones_like(mask[:1, None]), e[:, None] * keep
-    norm = model.norms[0]
-    assert layer.norm_scale is not None and isinstance(norm.weight, Tensor) and isinstance(norm.bias, Tensor)
+    norm = model.norm(0)
+    assert layer.norm_scale is not None
     drive = 1 / layer.norm_scale[:, None]
     centred = norm.weight[:, None] * (E - E.mean(0, keepdim=True))
     bias = drive * (norm.weight * (e - e.mean()))[:, None] + norm.bias[:, None]
@@ -107,17 +107,16 @@ def _readout(
     batch = mask.shape[0]
     if model.config.architecture == "plain":
         return (Weight(pool[:, None], W),), bias.expand(batch, -1), None
-    assert layer.gate is not None and layer.mixed is not None and layer.norm_scale is not None
-    block = model.s4_layers[0]
-    assert isinstance(block, S4DLayer)
+    assert layer.gate is not None
+    assert layer.norm_scale is not None
     d_model = W.shape[1]
-    convolution = block.output_linear[0]
+    convolution = model.layer(0).convolution
+    assert convolution.bias is not None
     A, alpha = convolution.weight[:d_model, :, 0], convolution.bias[:d_model]
     if model.config.prenorm:
         rows, factor, beta = W, pool, torch.zeros_like(bias)
     else:
-        norm = model.norms[0]
-        assert isinstance(norm.weight, Tensor) and isinstance(norm.bias, Tensor)
+        norm = model.norm(0)
         rows = W * norm.weight
         rows = rows - rows.mean(-1, keepdim=True)
         factor, beta = pool / layer.norm_scale, W @ norm.bias

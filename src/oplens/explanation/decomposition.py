@@ -8,6 +8,7 @@ pre-activation is formed (`explicit` does form them: for pairs, and as the obvio
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +18,17 @@ from oplens.explanation.batch import Batch
 from oplens.explanation.parts import Bands, Channels, Part, Waves, Windows
 from oplens.models.configuration import S4DConfig
 from oplens.operators import diagonal
+
+
+class Cases(Protocol):
+    """Preprocessed sequences: x (batch, d_input, length), zero on padding; mask (batch, length); lengths (batch,)."""
+
+    @property
+    def x(self) -> Tensor: ...
+    @property
+    def mask(self) -> Tensor: ...
+    @property
+    def lengths(self) -> Tensor: ...
 
 
 class Decomposition(ABC):
@@ -32,7 +44,7 @@ class Decomposition(ABC):
         """sum_t q(t) zeta(t) for q (batch, d_model, length): parts (batch, d_model, *shape), sources (batch, d_model, n_sources)."""
 
     @abstractmethod
-    def inputs(self, batch: Batch, v: Tensor) -> tuple[Tensor, Tensor]:
+    def inputs(self, batch: Cases, v: Tensor) -> tuple[Tensor, Tensor]:
         """sum_{d,t} v_d(t) x_d(t) for v (targets, batch, d_input, length): parts (targets, batch, *shape), sources (targets, batch, n)."""
 
     @abstractmethod
@@ -77,7 +89,7 @@ class WaveDecomposition(Decomposition):
         parts = (lagged @ self._kernels(u.shape[-1]).transpose(1, 2)).transpose(0, 1)
         return parts, self.system.D * (q * u).sum(-1)
 
-    def inputs(self, batch: Batch, v: Tensor) -> tuple[Tensor, Tensor]:
+    def inputs(self, batch: Cases, v: Tensor) -> tuple[Tensor, Tensor]:
         whole = torch.einsum("tbdl,bdl->tb", v, batch.x)
         parts = v.new_zeros(*whole.shape, *self.shape)
         zero = torch.zeros_like(whole)
@@ -123,7 +135,7 @@ class InputDecomposition(Decomposition):
     def sources(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("bias",) if self.covers else ("bias", "rest")
 
-    def split(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def split(self, batch: Cases) -> tuple[Tensor, Tensor]:
         """The input's parts (batch, n_bands, d_input, length) before windows and channel selection, and what they leave of x."""
         x = batch.x
         if self.bands is None:
@@ -157,7 +169,7 @@ class InputDecomposition(Decomposition):
             sources.append(torch.einsum("bhl,hd,bdl->bh", back, batch.encoder, rest))
         return parts, torch.stack(sources, dim=-1)
 
-    def inputs(self, batch: Batch, v: Tensor) -> tuple[Tensor, Tensor]:
+    def inputs(self, batch: Cases, v: Tensor) -> tuple[Tensor, Tensor]:
         banded, rest = self.split(batch)
         per_window = [
             torch.einsum("tbdl,bndl->tbnd", v, banded * window[:, None, None]) for window in self._indicators(batch)
@@ -189,7 +201,7 @@ class InputDecomposition(Decomposition):
         driven.insert(self.n_parts, batch.z_bias)
         return torch.stack(driven, dim=2)
 
-    def _indicators(self, batch: Batch) -> list[Tensor]:
+    def _indicators(self, batch: Cases) -> list[Tensor]:
         """Indicator (batch, length) of each window of every case's own valid steps; all steps when there are no windows."""
         if self.windows is None:
             return [batch.mask]
@@ -241,7 +253,7 @@ class ProductDecomposition(Decomposition):
             columns.append(torch.zeros_like(skip))
         return stacked, torch.stack(columns, dim=-1)
 
-    def inputs(self, batch: Batch, v: Tensor) -> tuple[Tensor, Tensor]:
+    def inputs(self, batch: Cases, v: Tensor) -> tuple[Tensor, Tensor]:
         whole = torch.einsum("tbdl,bdl->tb", v, batch.x)
         sources = v.new_zeros(*whole.shape, len(self.sources))
         sources[..., -1] = whole

@@ -87,7 +87,7 @@ def _explain_orders(
     if target.per_class or "class" in str(variables["logits"][0]):
         coords["class"] = ("class", list(op.model.config.classes))
     ds = xr.Dataset(variables, coords=coords, attrs=attributes(op, parts, target, data, claim))
-    return with_completeness(ds)
+    return complete(ds, ("order_0", "share", "source_share", "remainder"))
 
 
 def _scan(op: "ExplicitOperator", batch: Batch, system: diagonal.DiagonalSystem) -> Tensor:
@@ -134,28 +134,27 @@ def _variables(
     return variables
 
 
-def with_completeness(ds: "xr.Dataset") -> "xr.Dataset":
+def complete(ds: "xr.Dataset", terms: tuple[str, ...]) -> "xr.Dataset":
     """Add the sum of absolute terms, what the sum of terms misses of the target, and the cancellation ratio."""
+    import xarray as xr
+
     lead = ds["target"].dims
-    total = ds["order_0"] + ds["remainder"]
-    absolute = abs(ds["order_0"]) + abs(ds["remainder"])
-    for name in ("share", "source_share"):
+    total, absolute = xr.zeros_like(ds["target"]), xr.zeros_like(ds["target"])
+    for name in terms:
         over = [dim for dim in ds[name].dims if dim not in lead]
         total = total + ds[name].sum(over)
         absolute = absolute + abs(ds[name]).sum(over)
-    return _completeness(ds, total, absolute)
-
-
-def _completeness(ds: "xr.Dataset", total: "xr.DataArray", absolute: "xr.DataArray") -> "xr.Dataset":
-    described = {"units": "logit", "claim": "measured"}
+    target = ds["target"]
     ds = ds.assign(
-        sum_abs_terms=absolute,
-        completeness_residual=total - ds["target"],
-        cancellation_ratio=absolute / abs(ds["target"]),
+        sum_abs_terms=absolute, completeness_residual=total - target, cancellation_ratio=absolute / abs(target)
     )
-    ds["sum_abs_terms"].attrs = {**described, "long_name": "sum of absolute terms"}
-    ds["completeness_residual"].attrs = {**described, "long_name": "sum of all terms minus target"}
-    ds["cancellation_ratio"].attrs = {**described, "units": "1", "long_name": "sum of absolute terms / |target|"}
+    texts = {
+        "sum_abs_terms": ("logit", "sum of absolute terms"),
+        "completeness_residual": ("logit", "sum of all terms minus target"),
+        "cancellation_ratio": ("1", "sum of absolute terms / |target|"),
+    }
+    for name, (units, text) in texts.items():
+        ds[name].attrs = {"units": units, "long_name": text, "claim": "measured"}
     return ds
 
 

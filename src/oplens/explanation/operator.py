@@ -18,7 +18,7 @@ from oplens.explanation.batch import Batch, prepare
 from oplens.explanation.decomposition import Decomposition
 from oplens.explanation.parts import By, Pairs, Waves
 from oplens.explanation.targets import Target
-from oplens.models.s4d import S4D, S4DLayer
+from oplens.models.s4d import S4D
 from oplens.operators import diagonal
 from oplens.operators.polynomial import Expansion, check_order
 
@@ -73,6 +73,7 @@ class ExplicitOperator:
     expansion: Expansion | None
     training: Training
     _moments: dict[Any, terms.Moments] = field(default_factory=dict, repr=False)
+    _pair_moments: dict[Any, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def family(self) -> str:
@@ -87,9 +88,7 @@ class ExplicitOperator:
     @property
     def system(self) -> diagonal.DiagonalSystem:
         """Discrete diagonal system of the first layer."""
-        layer = self.model.s4_layers[0]
-        assert isinstance(layer, S4DLayer)
-        return layer.system()
+        return self.model.layer(0).system()
 
     def explain(
         self,
@@ -137,6 +136,17 @@ class ExplicitOperator:
 
         return explain(self, X, y, by, target, X_train, memory_limit)
 
+    def __eq__(self, other: object) -> bool:
+        """Same configuration, weights, expansion and training set, bit for bit."""
+        if not isinstance(other, ExplicitOperator):
+            return NotImplemented
+        mine, theirs = self._contents(), other._contents()
+        if mine.keys() != theirs.keys():
+            return False
+        return all(_same(mine[key], theirs[key]) for key in mine)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def save(self, directory: str | Path) -> None:
         """Write the operator, its model and its training inputs into a directory."""
         from oplens.explanation.storage import save_operator
@@ -150,9 +160,16 @@ class ExplicitOperator:
 
         return load_operator(directory)
 
-    def batches(self, data: SequenceData, directions: NDArray[np.float64]) -> Iterator[tuple[slice, Batch]]:
+    @property
+    def pair_moments(self) -> dict[Any, Tensor]:
+        """Training second moments of pairs, by partition (kept once computed)."""
+        return self._pair_moments
+
+    def batches(
+        self, data: SequenceData, directions: NDArray[np.float64], arrays: int = 1
+    ) -> Iterator[tuple[slice, Batch]]:
         """Cases in chunks that keep working memory bounded whatever their number."""
-        yield from batches(self.model, data.X, data.lengths, directions)
+        yield from batches(self.model, data.X, data.lengths, directions, arrays)
 
     def moments(self, key: Any, decomposition: Decomposition, X_train: Any = None) -> terms.Moments:
         """Training moments of a decomposition (computed once, then kept)."""
@@ -180,6 +197,16 @@ class ExplicitOperator:
             )
         return X, data.lengths
 
+    def _contents(self) -> dict[str, Any]:
+        contents: dict[str, Any] = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        contents["config"] = self.model.config
+        for name in ("X", "lengths", "y", "source", "digest"):
+            contents[f"training.{name}"] = getattr(self.training, name)
+        if self.expansion is not None:
+            for name in ("family", "centre", "variance", "coefficients"):
+                contents[name] = getattr(self.expansion, name)
+        return contents
+
     def _fit_moments(self, decomposition: Decomposition, X_train: Any) -> terms.Moments:
         assert self.expansion is not None
         X, lengths = self.training_inputs(X_train)
@@ -194,13 +221,11 @@ class ExplicitOperator:
 
 
 def batches(
-    model: S4D, X: NDArray[Any], lengths: NDArray[np.int64], directions: NDArray[np.float64]
+    model: S4D, X: NDArray[Any], lengths: NDArray[np.int64], directions: NDArray[np.float64], arrays: int = 1
 ) -> Iterator[tuple[slice, Batch]]:
-    """(rows, batch) over the cases of X (n_cases, n_channels, n_timepoints)."""
-    layer = model.s4_layers[0]
-    assert isinstance(layer, S4DLayer)
-    system = layer.system()
-    size = max(1, BATCH_BYTES // (8 * model.config.d_model * X.shape[-1]))
+    """(rows, batch) over the cases of X (n_cases, n_channels, n_timepoints); `arrays` (batch, d_model, length) fit the budget."""
+    system = model.layer(0).system()
+    size = max(1, BATCH_BYTES // (8 * model.config.d_model * X.shape[-1] * max(1, arrays // 4)))
     towards = torch.from_numpy(np.ascontiguousarray(directions))
     for start in range(0, len(X), size):
         rows = slice(start, min(start + size, len(X)))
@@ -269,6 +294,14 @@ def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite
     return ExplicitOperator(double, expansion, training)
 
 
+def _same(mine: Any, theirs: Any) -> bool:
+    if isinstance(mine, Tensor | np.ndarray):
+        if type(mine) is not type(theirs) or mine.shape != theirs.shape:
+            return False
+        return bool(np.array_equal(np.asarray(mine), np.asarray(theirs)))
+    return bool(mine == theirs)
+
+
 def check_channels(model: S4D, data: SequenceData, call: str) -> None:
     """Refuse sequences whose channels are not the model's."""
     expected = model.config.d_input
@@ -290,9 +323,7 @@ def labels_of(y: Any, n_cases: int, call: str) -> NDArray[np.str_] | None:
 
 
 def _model_of(model: Any) -> S4D:
-    from oplens.models.s4d import S4D as Model
-
-    if isinstance(model, Model):
+    if isinstance(model, S4D):
         return model
     from sklearn.base import BaseEstimator
     from sklearn.utils.validation import check_is_fitted
@@ -300,7 +331,7 @@ def _model_of(model: Any) -> S4D:
     if isinstance(model, BaseEstimator):
         check_is_fitted(model, "model_")
         inner = vars(model)["model_"]
-        if isinstance(inner, Model):
+        if isinstance(inner, S4D):
             return inner
     raise ArgumentError(
         f"expand(model={type(model).__name__}): give an S4D model, a fitted S4DClassifier, or load_checkpoint(...) a file first."

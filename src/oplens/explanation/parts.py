@@ -3,6 +3,7 @@
 Waves split the dynamics; channels, bands and windows split the preprocessed input; a tuple is the product of its members.
 """
 
+import itertools
 from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ class Bands(Part):
             if not 0 <= low < high:
                 raise ArgumentError(f"Bands: ({low:g}, {high:g}) is empty or negative; give 0 <= low < high.")
         ordered = sorted(edges)
-        for (low, high), (next_low, next_high) in zip(ordered, ordered[1:], strict=False):
+        for (low, high), (next_low, next_high) in itertools.pairwise(ordered):
             if next_low < high:
                 raise ArgumentError(
                     f"Bands: ({low:g}, {high:g}) and ({next_low:g}, {next_high:g}) overlap; parts must not."

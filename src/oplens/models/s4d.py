@@ -50,6 +50,13 @@ class S4DLayer(nn.Module):
             # Kept in a Sequential so that the key is `output_linear.0`, as in the reference checkpoints.
             self.output_linear = nn.Sequential(nn.Conv1d(config.d_model, 2 * config.d_model, 1))
 
+    @property
+    def convolution(self) -> nn.Conv1d:
+        """The mixing convolution H -> 2H (reference architecture); its first half is the value, its second the gate."""
+        convolution = self.output_linear[0]
+        assert isinstance(convolution, nn.Conv1d)
+        return convolution
+
     def system(self) -> diagonal.DiagonalSystem:
         """The discrete system, always complex128: complex64 exponentials lose accuracy and were measured slower."""
         k = self.kernel
@@ -195,9 +202,20 @@ class S4D(nn.Module):
         convolution = mixed_convolution_step if weights.requires_grad else mixed_convolution
         return convolution(channels, weights, response)
 
-    def _norm(self, index: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def layer(self, index: int) -> "S4DLayer":
+        """Layer `index`, counted from the input."""
+        layer = self.s4_layers[index]
+        assert isinstance(layer, S4DLayer)
+        return layer
+
+    def norm(self, index: int) -> nn.LayerNorm:
+        """LayerNorm of layer `index` (reference architecture)."""
         norm = self.norms[index]
         assert isinstance(norm, nn.LayerNorm)
+        return norm
+
+    def _norm(self, index: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        norm = self.norm(index)
         scale = torch.sqrt(hidden.var(-1, unbiased=False) + norm.eps)
         return norm(hidden), scale
 

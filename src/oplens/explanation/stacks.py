@@ -1,0 +1,270 @@
+r"""Conditional accounts of stacks: exact given GELU's Phi(z), the GLU gates and the LayerNorm scales, frozen on each input.
+
+Downward from R_L(t) = p(t) W, per layer (post-norm; pre-norm has R' = R):
+
+    R' = R diag(gamma / sigma(t)) (I - 11'/H)             what the block and the residual stream both feed
+    Q  = (R' diag(gate(t)) A) Phi(z(t))                   what the layer's pre-activation is weighed with
+
+Layer waves: share of mode n of layer l is sum_t Q_h(t) mu_n(t), counted through the residual path only (what passes on through later
+layers is in theirs), so R_{l-1} = R'; at the end R_0 E x is a term of its own, the encoder's residual stream.
+Input parts: frozen factors make the network affine in x, R_{l-1} = R' + (adjoint of the diagonal systems) Q, and a part's share is its
+inner product with the gradient R_0 E. The two accounts are never mixed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oplens.data import SequenceData
+from oplens.errors import ArgumentError
+from oplens.explanation.decomposition import InputDecomposition, decompose
+from oplens.explanation.explain import attributes, case_coords, check_memory, complete, mode_table, part_coords
+from oplens.explanation.parts import LayerWaves, Waves
+from oplens.explanation.targets import Target
+from oplens.models.s4d import S4D, LayerTrace, Trace
+from oplens.operators import diagonal
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from oplens.explanation.operator import ExplicitOperator
+
+
+@dataclass(frozen=True)
+class _Cases:
+    """What an input decomposition asks of a batch: x (batch, d_input, length), mask (batch, length), lengths (batch,)."""
+
+    x: Tensor
+    mask: Tensor
+    lengths: Tensor
+
+
+def explain_stack(
+    op: "ExplicitOperator",
+    data: SequenceData,
+    labels: NDArray[np.str_] | None,
+    parts: tuple[Any, ...],
+    target: Target,
+    memory_limit: int,
+) -> "xr.Dataset":
+    """Work behind `explain` for layer waves, and for input parts of two or more layers."""
+    if isinstance(parts[0], Waves):
+        raise ArgumentError(
+            f"explain(by=Waves()): a stack of {op.model.config.n_layers} layers has waves in every layer and no order axis; use "
+            "by=LayerWaves(), or Channels(), Bands(), Windows(n)."
+        )
+    if isinstance(parts[0], LayerWaves):
+        return _layer_waves(op, data, labels, parts, target, memory_limit)
+    return _input_parts(op, data, labels, parts, target, memory_limit)
+
+
+def _layer_waves(
+    op: "ExplicitOperator",
+    data: SequenceData,
+    labels: NDArray[np.str_] | None,
+    parts: tuple[Any, ...],
+    target: Target,
+    memory_limit: int,
+) -> "xr.Dataset":
+    import xarray as xr
+
+    config = op.model.config
+    directions = target.directions(config.classes)
+    values = len(data.X) * len(directions) * config.n_layers * config.d_model * (config.n_modes + 1)
+    check_memory(values, memory_limit, "explain(by=LayerWaves())", "explain fewer cases at a time")
+    rows: dict[str, list[Tensor]] = {}
+    for trace, _ in _traces(op.model, data, len(directions)):
+        for name, value in _account(op.model, trace, torch.from_numpy(directions)).items():
+            rows.setdefault(name, []).append(value)
+    found = {name: torch.cat(value).numpy() for name, value in rows.items()}
+    lead = ("case", "class") if target.per_class else ("case",)
+    axes = {
+        "layer_share": ((*lead, "layer", "feature", "wave"), "share of a wave of a layer through the residual path"),
+        "layer_skip_share": ((*lead, "layer", "feature"), "share of a feature's skip D u in a layer"),
+        "residual_share": (lead, "the encoder's residual stream"),
+        "constant": (lead, "biases and norm shifts, weighed by frozen factors"),
+        "target": (lead, "explained number, from the model's own convolution"),
+    }
+    variables = _described(found, axes, target)
+    coords = {**case_coords(op, data, labels, found["logits"]), **_layer_coords(op)}
+    coords["class"] = ("class", np.array(config.classes, dtype=object))
+    ds = xr.Dataset(variables, coords=coords, attrs=attributes(op, parts, target, data, "conditional"))
+    return complete(ds, ("layer_share", "layer_skip_share", "residual_share", "constant"))
+
+
+def _input_parts(
+    op: "ExplicitOperator",
+    data: SequenceData,
+    labels: NDArray[np.str_] | None,
+    parts: tuple[Any, ...],
+    target: Target,
+    memory_limit: int,
+) -> "xr.Dataset":
+    import xarray as xr
+
+    config = op.model.config
+    decomposition = decompose(parts, config, op.system)
+    assert isinstance(decomposition, InputDecomposition)
+    directions = target.directions(config.classes)
+    values = len(data.X) * len(directions) * decomposition.n_parts
+    check_memory(values, memory_limit, "explain", "explain fewer cases at a time, or coarser parts")
+    rows: dict[str, list[Tensor]] = {}
+    for trace, lengths in _traces(op.model, data, len(directions)):
+        gradient, constant = frozen_gradient(op.model, trace, torch.from_numpy(directions))
+        cases = _Cases(trace.x.transpose(1, 2), trace.mask, lengths)
+        share, sources = decomposition.inputs(cases, gradient)
+        found = {
+            "full_share": share.transpose(0, 1),
+            "source_full_share": sources[..., 1:].transpose(0, 1),
+            "full_constant": constant,
+            "target": trace.logits @ torch.from_numpy(directions).T,
+            "logits": trace.logits,
+        }
+        for name, value in found.items():
+            rows.setdefault(name, []).append(value)
+    arrays = {name: torch.cat(value).numpy() for name, value in rows.items()}
+    lead = ("case", "class") if target.per_class else ("case",)
+    axes = {
+        "full_share": ((*lead, *decomposition.dims), "share of a part of the input through the frozen network"),
+        "source_full_share": ((*lead, "source"), "input that no part covers"),
+        "full_constant": (lead, "biases and norm shifts, passed on by frozen factors"),
+        "target": (lead, "explained number, from the model's own convolution"),
+    }
+    coords = {**case_coords(op, data, labels, arrays["logits"]), **part_coords(op, decomposition, parts)}
+    coords["class"] = ("class", np.array(config.classes, dtype=object))
+    coords["source"] = ("source", np.array(decomposition.sources[1:], dtype=object))
+    attrs = attributes(op, parts, target, data, "conditional")
+    ds = xr.Dataset(_described(arrays, axes, target), coords=coords, attrs=attrs)
+    return complete(ds, ("full_share", "source_full_share", "full_constant"))
+
+
+def _traces(model: S4D, data: SequenceData, n_targets: int) -> Iterator[tuple[Trace, Tensor]]:
+    """Forward passes over chunks of cases whose (target, batch, length, d_model) arrays stay bounded."""
+    from oplens.explanation.operator import BATCH_BYTES
+
+    config = model.config
+    size = max(1, BATCH_BYTES // (8 * config.d_model * data.X.shape[-1] * n_targets))
+    for start in range(0, len(data.X), size):
+        lengths = data.lengths[start : start + size]
+        x = torch.from_numpy(data.X[start : start + size, :, : int(lengths.max())]).transpose(1, 2)
+        with torch.no_grad():
+            yield model.trace(x, torch.from_numpy(lengths)), torch.from_numpy(lengths)
+
+
+def _account(model: S4D, trace: Trace, directions: Tensor) -> dict[str, Tensor]:
+    """The layer-wave account: one entry per variable, cases first."""
+    R, constant = _start(model, trace, directions)
+    waves, skips = [], []
+    for index in reversed(range(len(trace.layers))):
+        layer, values = model.layer(index), trace.layers[index]
+        R, Q, added = _through_block(model, index, values, R)
+        constant = constant + added
+        system = layer.system()
+        u, q = values.u.transpose(1, 2), Q.transpose(2, 3)
+        kernels = diagonal.mode_kernels(system, u.shape[-1])
+        waves.append(torch.einsum("tbhl,hpl->tbhp", diagonal.correlate(q, u), kernels))
+        skips.append(system.D * (q * u).sum(-1))
+    residual = R @ model.encoder.weight
+    share = torch.stack(waves[::-1], dim=2).transpose(0, 1)
+    return {
+        "layer_share": share,
+        "layer_skip_share": torch.stack(skips[::-1], dim=2).transpose(0, 1),
+        "residual_share": torch.einsum("tbld,bld->bt", residual, trace.x),
+        "constant": constant + (R.sum(2) @ model.encoder.bias).T,
+        "target": trace.logits @ directions.T,
+        "logits": trace.logits,
+    }
+
+
+def frozen_gradient(model: S4D, trace: Trace, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient on the preprocessed input (n_targets, batch, d_input, length) and constant (batch, n_targets), factors frozen."""
+    R, constant = _start(model, trace, directions)
+    keep = trace.mask[..., None]
+    for index in reversed(range(len(trace.layers))):
+        layer, values = model.layer(index), trace.layers[index]
+        R, Q, added = _through_block(model, index, values, R)
+        constant = constant + added
+        response = diagonal.kernel(layer.system(), Q.shape[2], skip=True)
+        back = diagonal.adjoint(Q.transpose(2, 3), response).transpose(2, 3)
+        if model.config.prenorm:
+            norm = model.norm(index)
+            back = back * keep
+            constant = constant + (back.sum(2) @ norm.bias).T
+            back = _through_norm(norm.weight, values, back)
+        R = R + back
+    R = R * keep
+    constant = constant + (R.sum(2) @ model.encoder.bias).T
+    return (R @ model.encoder.weight).transpose(2, 3), constant
+
+
+def _start(model: S4D, trace: Trace, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """R_L (n_targets, batch, length, d_model) and the decoder's bias (batch, n_targets)."""
+    pool = trace.mask / trace.mask.sum(-1, keepdim=True)
+    rows = directions @ model.decoder.weight
+    constant = (directions @ model.decoder.bias).expand(len(pool), -1)
+    return pool[None, :, :, None] * rows[:, None, None, :], constant
+
+
+def _through_block(model: S4D, index: int, values: LayerTrace, R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """R' on the residual stream below (zero in the plain architecture), Q on the pre-activation, and the constants passed."""
+    phi = torch.special.ndtr(values.z)
+    if model.config.architecture == "plain":
+        return torch.zeros_like(R), R * phi, torch.zeros(R.shape[1], R.shape[0], dtype=R.dtype)
+    added = torch.zeros(R.shape[1], R.shape[0], dtype=R.dtype)
+    if not model.config.prenorm:
+        norm = model.norm(index)
+        added = added + (R.sum(2) @ norm.bias).T
+        R = _through_norm(norm.weight, values, R)
+    convolution = model.layer(index).convolution
+    d_model = R.shape[-1]
+    assert values.gate is not None
+    assert convolution.bias is not None
+    gated = R * values.gate
+    added = added + (gated.sum(2) @ convolution.bias[:d_model]).T
+    return R, (gated @ convolution.weight[:d_model, :, 0]) * phi, added
+
+
+def _through_norm(gamma: Tensor, values: LayerTrace, R: Tensor) -> Tensor:
+    """R diag(gamma / sigma(t)) (I - 11'/H)."""
+    assert values.norm_scale is not None
+    scaled = R * gamma / values.norm_scale[..., None]
+    return scaled - scaled.mean(-1, keepdim=True)
+
+
+def _layer_coords(op: "ExplicitOperator") -> dict[str, Any]:
+    config = op.model.config
+    rate = config.sampling_rate
+    tables = [
+        mode_table(op.model.layer(i).system(), rate or 1.0, config.discretisation) for i in range(config.n_layers)
+    ]
+    axes = ("layer", "feature", "wave")
+    names = ("frequency", "decay_time", "aliased")
+    units = ("Hz", "s", "1") if rate else ("cycles/step", "steps", "1")
+    texts = ("mode frequency", "decay time", "above Nyquist, folded")
+    coords: dict[str, Any] = {
+        "layer": ("layer", np.arange(config.n_layers)),
+        "feature": ("feature", np.arange(config.d_model)),
+        "wave": ("wave", np.arange(config.n_modes)),
+    }
+    for i, name in enumerate(names):
+        attrs = {"units": units[i], "long_name": texts[i], "claim": "exact"}
+        coords[name] = (axes, np.stack([table[i] for table in tables]), attrs)
+    return coords
+
+
+def _described(
+    values: dict[str, NDArray[np.float64]], axes: dict[str, tuple[tuple[str, ...], str]], target: Target
+) -> dict[str, Any]:
+    variables: dict[str, Any] = {}
+    for name, (dims, text) in axes.items():
+        array = values[name] if target.per_class else values[name].squeeze(axis=1)
+        claim = "exact" if name == "target" else "conditional"
+        variables[name] = (dims, array, {"units": "logit", "long_name": text, "claim": claim})
+    described = {"units": "logit", "long_name": "logits of the model", "claim": "exact"}
+    variables["logits"] = (("case", "class"), values["logits"], described)
+    return variables

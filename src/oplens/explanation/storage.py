@@ -1,0 +1,98 @@
+"""An operator's directory: `model/`, `operator.json` (names, labels, hashes) and `operator.safetensors` (coefficients, training inputs)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oplens.errors import CheckpointError
+from oplens.explanation.operator import ExplicitOperator, Training
+from oplens.models.storage import load_model, parse_tensors, read_content, read_json, save_model, write_bytes
+from oplens.operators.polynomial import FAMILIES, Expansion
+
+FORMAT = "oplens-operator"
+VERSION = 1
+
+
+def save_operator(op: ExplicitOperator, directory: str | Path) -> None:
+    """Write an operator; `operator.json` comes last, so an interrupted write is recognised as incomplete."""
+    from safetensors.torch import save
+
+    directory = Path(directory)
+    save_model(op.model, directory / "model")
+    tensors: dict[str, Tensor] = {"lengths": torch.from_numpy(op.training.lengths.astype(np.int64))}
+    if op.training.X is not None:
+        tensors["X_train"] = torch.from_numpy(np.ascontiguousarray(op.training.X))
+    if op.expansion is not None:
+        for name in ("centre", "variance", "coefficients"):
+            tensors[name] = getattr(op.expansion, name).contiguous()
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "family": op.family,
+        "order": op.order,
+        "training": {
+            "source": op.training.source,
+            "sha256": op.training.digest,
+            "y": None if op.training.y is None else [str(label) for label in op.training.y],
+        },
+    }
+    write_bytes(directory / "operator.safetensors", save(tensors))
+    write_bytes(directory / "operator.json", (json.dumps(header, indent=1) + "\n").encode())
+
+
+def load_operator(directory: str | Path) -> ExplicitOperator:
+    """Read an operator written by :func:`save_operator`; damaged or foreign files are refused with a sentence."""
+    directory = Path(directory)
+    path = directory / "operator.json"
+    header = read_json(path, "an operator's directory holds operator.json, operator.safetensors and model/")
+    if header.get("format") != FORMAT or header.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path}: not an operator this library reads (format {header.get('format')!r}, version {header.get('version')!r})."
+        )
+    training = header.get("training")
+    if not isinstance(training, dict) or not isinstance(training.get("sha256"), str):
+        raise CheckpointError(f"{path}: key 'training' is missing or damaged.")
+    tensors = parse_tensors(read_content(directory / "operator.safetensors"), directory / "operator.safetensors")
+    model = load_model(directory / "model")
+    expansion = None
+    if header.get("family") != "none":
+        expansion = _expansion(header, tensors, model.config.d_model, path)
+    lengths = _tensor(tensors, "lengths", path).numpy()
+    labels = training.get("y")
+    if labels is not None and (not isinstance(labels, list) or len(labels) != len(lengths)):
+        raise CheckpointError(f"{path}: training labels do not match the {len(lengths)} training cases.")
+    X = tensors["X_train"].numpy() if "X_train" in tensors else None
+    if X is not None and (X.ndim != 3 or X.shape[0] != len(lengths) or X.shape[1] != model.config.d_input):
+        raise CheckpointError(f"{path}: training inputs have shape {X.shape}, which is not the model's.")
+    y = None if labels is None else np.array(labels, dtype=str)
+    kept = Training(X, lengths, y, str(training.get("source", "unknown")), training["sha256"])
+    return ExplicitOperator(model, expansion, kept)
+
+
+def _expansion(header: dict[str, Any], tensors: dict[str, Tensor], d_model: int, path: Path) -> Expansion:
+    if header.get("family") not in FAMILIES:
+        raise CheckpointError(
+            f"{path}: unknown family {header.get('family')!r}; this library knows {', '.join(FAMILIES)}."
+        )
+    names = ("centre", "variance", "coefficients")
+    centre, variance, coefficients = (_tensor(tensors, name, path) for name in names)
+    order = header.get("order")
+    if (
+        not isinstance(order, int)
+        or coefficients.shape != (d_model, order + 1)
+        or not centre.shape == variance.shape == (d_model,)
+    ):
+        raise CheckpointError(f"{path}: the expansion's shapes do not fit order {order!r} and d_model {d_model}.")
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in (centre, variance, coefficients)):
+        raise CheckpointError(f"{path}: the expansion holds NaN or infinite values.")
+    return Expansion(str(header["family"]), centre, variance, coefficients)
+
+
+def _tensor(tensors: dict[str, Tensor], name: str, path: Path) -> Tensor:
+    if name not in tensors:
+        raise CheckpointError(f"{path.with_suffix('.safetensors')}: tensor {name!r} is missing.")
+    return tensors[name]
