@@ -326,6 +326,12 @@ def _labels(data: SequenceData, y: ArrayLike | None, caller: str) -> NDArray[Any
                 f"S4DClassifier.{caller}: requires y to be passed, but the target y is None; X carries no labels either."
             )
         return data.y
+    numbers = np.asarray(y)
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        position = int(np.flatnonzero(~np.isfinite(numbers))[0])
+        raise DataError(
+            f"S4DClassifier.{caller}: Input y contains NaN or infinity, first at case {position}; leave out cases without a label."
+        )
     check_classification_targets(y)
     labels: NDArray[Any] = column_or_1d(y, warn=True)
     if len(labels) != data.n_cases:
