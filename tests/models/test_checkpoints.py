@@ -30,7 +30,7 @@ def prefixed(weights, prefix):
 
 
 WRAPPINGS = {
-    "bare": lambda w: dict(w),
+    "bare": dict,
     "bare beside values": lambda w: {
         **w,
         "epoch": 3,

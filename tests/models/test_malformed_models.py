@@ -131,7 +131,6 @@ K = "s4_layers__0__kernel__"
 FILES = {
     "empty": (lambda: b"", "the file is empty"),
     "lfs pointer": (lambda: LFS, "Git LFS pointer.*git lfs pull"),
-    "lfs pointer with blank lines": (lambda: b"\xef\xbb\xbf\r\n" + LFS, "Git LFS pointer"),
     "html": (lambda: b"<!DOCTYPE html><html><body>Not found</body></html>", "HTML page"),
     "html in capitals": (lambda: b"\n\n  <HTML>Sign in</HTML>", "HTML page"),
     "xml": (lambda: b"<?xml version='1.0'?><Error>AccessDenied</Error>", "XML document"),
@@ -187,9 +186,9 @@ FILES = {
     "meta": (lambda: saved(weights(D__x=torch.zeros(3, device="meta"))), r"D\.x holds a shape but no values"),
     "sparse": (lambda: saved(weights(encoder__weight=torch.ones(8, 3).to_sparse())), "encoder.weight is stored sparse"),
     "quantised": (lambda: saved(weights(encoder__weight=quantised())), "sparse or quantised"),
-    "a tensor": (lambda: saved(torch.ones(3)), "holds a Tensor"),
-    "a list": (lambda: saved([weights()]), "holds a list"),
-    "a number": (lambda: saved(3), "holds a int"),
+    "a tensor": (lambda: saved(torch.ones(3)), "holds a value of type Tensor"),
+    "a list": (lambda: saved([weights()]), "holds a value of type list"),
+    "a number": (lambda: saved(3), "holds a value of type int"),
     "no weights": (lambda: saved({"epoch": 3, "config": {"lr": 0.1}}), "no weights .its keys: epoch, config"),
     "nothing": (lambda: saved({}), "no weights .its keys: nothing"),
     "under another name": (lambda: saved({"generator": weights()}), "its keys: generator"),
@@ -296,10 +295,13 @@ FILES = {
         lambda: saved(weights(encoder__bias=torch.ones(8, dtype=torch.cfloat))),
         r"encoder\.bias has dtype torch\.complex64",
     ),
-    "a step that overflows": (lambda: saved(weights(**{K + "log_dt": torch.full((8,), 1e4)})), "overflows"),
+    "a step that overflows": (
+        lambda: saved(weights(**{K + "log_dt": torch.full((8,), 1e4)})),
+        r"s4_layers\.0\.kernel\.log_dt reaches 10000, whose exponential overflows",
+    ),
     "a decay that overflows": (
         lambda: saved(weights(**{K + "log_A_real": torch.full((8, 6), 1e4)})),
-        "log_A_real.*overflows",
+        "log_A_real reaches 10000, whose exponential overflows",
     ),
 }
 
@@ -440,7 +442,7 @@ DIRECTORIES = {
     ),
     "tensors of another model": (other_tensors, "SHA-256"),
     "interrupted overwrite": (other_half, "files of two models"),
-    "pointer for tensors": (write("model.safetensors", LFS), "SHA-256"),
+    "pointer for tensors": (write("model.safetensors", LFS), "Git LFS pointer"),
 }
 
 
@@ -469,5 +471,5 @@ def test_a_part_of_a_model_directory_points_to_the_directory(tmp_path):
 
 
 def test_an_empty_directory(tmp_path):
-    with pytest.raises(CheckpointError, match="without config.json"):
+    with pytest.raises(CheckpointError, match="without config"):
         load_checkpoint(tmp_path)

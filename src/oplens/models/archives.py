@@ -14,10 +14,6 @@ CURE = "save the weights alone where the model was trained: torch.save(model.sta
 
 # First bytes of files that are met under the name of a checkpoint, after blanks and a byte-order mark, in lower case.
 _TEXTS = (
-    (
-        b"version https://git-lfs",
-        "a Git LFS pointer, not the file it stands for; fetch the file itself with `git lfs pull`",
-    ),
     (b"<!doctype", "an HTML page, most likely a download page or an error message; download the file behind it"),
     (b"<html", "an HTML page, most likely a download page or an error message; download the file behind it"),
     (b"<?xml", "an XML document, most likely a server's error message; download the file again"),
@@ -125,13 +121,14 @@ def _unpickle(content: bytes, path: Path) -> object:
         found = re.search(r"(?:GLOBAL|class|instantiate) ([\w.]+\.\w+)", str(error))
         if found:
             raise CheckpointError(
-                f"{path}: besides tensors the file asks for {found[1]}, which could run code; nothing was loaded or executed; {CURE}."
+                f"{path}: besides tensors the file asks for {found[1]}, which is no tensor and could run code; "
+                f"nothing was loaded or executed; {CURE}."
             ) from error
         if _line_ends_converted(content):
             raise CheckpointError(f"{path}: {_damage(content)}.") from error
         raise CheckpointError(f"{path}: a pickle that torch.save did not write, or a damaged one; {CURE}.") from error
     except Exception as error:  # whatever else hostile bytes may raise
-        raise CheckpointError(f"{path}: {_damage(content)} ({_first_line(error)}).") from error
+        raise CheckpointError(f"{path}: {_damage(content)}.") from error
 
 
 def _damage(content: bytes) -> str:
@@ -147,7 +144,3 @@ def _line_ends_converted(content: bytes) -> bool:
     """In binary data of some length a lone line feed is certain."""
     feeds = content.count(b"\n")
     return feeds >= 4 and feeds == content.count(b"\r\n")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:120].rstrip(".")

@@ -182,7 +182,9 @@ def _state_dict(content: object, path: Path) -> dict[str, Tensor]:
             )
         content = content[inner[0]]
     if not isinstance(content, Mapping):
-        raise CheckpointError(f"{path}: holds a {type(content).__name__}, expected a dictionary of tensors.")
+        raise CheckpointError(
+            f"{path}: holds a value of type {type(content).__name__}, expected a dictionary of tensors."
+        )
     tensors: dict[str, Tensor] = {}
     for key, value in content.items():
         if not isinstance(value, Tensor):

@@ -76,14 +76,16 @@ class Preprocessing:
         """
         valid = np.arange(X.shape[-1])[None, None, :] < lengths[:, None, None]
         count = float(lengths.sum())
+        largest = np.abs(X * valid).max((0, 2))
         if remove_offset:
             X = X - (X * valid).sum(-1, keepdims=True) / lengths[:, None, None]
             mean = np.zeros(X.shape[1])
         else:
             mean = (X * valid).sum((0, 2)) / count
         scale = np.sqrt((((X - mean[None, :, None]) * valid) ** 2).sum((0, 2)) / count)
-        # A dead channel's spread is rounding of its mean; dividing by it would turn that noise into a signal.
-        scale = np.where(scale > 1e-12 * np.maximum(1.0, np.abs(mean)), scale, 1.0)
+        # A dead channel's spread is rounding of its mean; dividing by it would turn that noise into a signal. Compared with the
+        # channel's own values: magnetometers record 1e-13 T and are alive.
+        scale = np.where(scale > 1e-12 * largest, scale, 1.0)
         return cls(tuple(mean.tolist()), tuple(scale.tolist()), remove_offset)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oplens.errors import ArgumentError, CheckpointError
 from oplens.models.configuration import S4DConfig
-from oplens.models.s4d import S4D, S4DLayer
+from oplens.models.s4d import S4D
 
 FORMAT = "oplens-s4d"
 VERSION = 1
@@ -111,25 +111,26 @@ def _fill(model: S4D, tensors: dict[str, Tensor], where: str) -> S4D:
     dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors.values()) else torch.float32
     model = model.to(dtype).to_empty(device="cpu")
     model.load_state_dict({name: tensor.to(dtype) for name, tensor in tensors.items()})
-    for index, layer in enumerate(model.s4_layers):
-        assert isinstance(layer, S4DLayer)
-        with torch.no_grad():
-            system = layer.system()
-        for name, value in (("log_A_real", system.log_a), ("log_dt", system.b)):
-            if not bool(torch.isfinite(value).all()):
-                raise CheckpointError(
-                    f"{where}: s4_layers.{index}.kernel.{name} describes a system that overflows in double precision; "
-                    "these are not the weights of a trained model."
-                )
+    for name, tensor in model.state_dict().items():
+        # Steps and decay rates are exponentials of what is stored.
+        if name.endswith((".log_dt", ".log_A_real")) and not bool(torch.isfinite(torch.exp(tensor.double())).all()):
+            raise CheckpointError(
+                f"{where}: {name} reaches {float(tensor.max()):g}, whose exponential overflows; these are no trained weights."
+            )
     return model.eval()
 
 
 def read_content(path: Path) -> bytes:
     """The bytes of a file, or a sentence."""
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from error
+    if content.startswith(b"version https://git-lfs"):
+        raise CheckpointError(
+            f"{path}: this is a Git LFS pointer, not the file it stands for; fetch the file itself with `git lfs pull`."
+        )
+    return content
 
 
 def parse_tensors(content: bytes, path: Path) -> dict[str, Tensor]:
