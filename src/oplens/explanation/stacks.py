@@ -28,6 +28,7 @@ from oplens.explanation.parts import LayerWaves, Waves
 from oplens.explanation.targets import Target
 from oplens.models.s4d import S4D, LayerTrace, Trace
 from oplens.operators import diagonal
+from oplens.operators.polynomial import normal_cdf
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -212,7 +213,7 @@ def _start(model: S4D, trace: Trace, directions: Tensor) -> tuple[Tensor, Tensor
 
 def _through_block(model: S4D, index: int, values: LayerTrace, R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """R' on the residual stream below (zero in the plain architecture), Q on the pre-activation, and the constants passed."""
-    phi = torch.special.ndtr(values.z)
+    phi = normal_cdf(values.z)
     if model.config.architecture == "plain":
         return torch.zeros_like(R), R * phi, torch.zeros(R.shape[1], R.shape[0], dtype=R.dtype)
     added = torch.zeros(R.shape[1], R.shape[0], dtype=R.dtype)
