@@ -195,6 +195,13 @@ INCONSISTENT: dict[str, tuple[dict[str, Any], str]] = {
     "length zero": ({"lengths": np.array([2, 1, 0])}, r"case 2 has length 0, expected between 1 and the 2 steps"),
     "length beyond": ({"lengths": np.array([2, 1, 3])}, r"case 2 has length 3"),
     "padding not zero": ({"lengths": np.array([2, 1, 1])}, r"case 2 has values other than zero past its length 1"),
+    "padding of the last channel not zero": (
+        {
+            "X": np.array([[[1.0, 2.0], [1.0, 2.0]], [[1.0, 0.0], [1.0, 2.0]], [[1.0, 2.0], [1.0, 2.0]]]),
+            "channels": ("Cz", "Pz"),
+        },
+        r"case 1 has values other than zero past its length 1",
+    ),
     "NaN": ({"X": np.where(LABELLED.X == 5, np.nan, LABELLED.X)}, r"case 2, channel 0, step 0 .*NaN"),
     "too many channel names": ({"channels": ("a", "b")}, r"2 names in channels, but X has 1"),
     "channel names in a list": ({"channels": ["a"]}, r"channels must be a tuple of strings"),

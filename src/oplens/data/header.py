@@ -233,9 +233,11 @@ def _classes(path: Path, line: int, words: list[str]) -> tuple[str, ...] | None:
         return None
     if not names:
         raise at(path, line, "@classLabel true must be followed by the class names, separated by spaces.")
+    seen: set[str] = set()
     for name in names:
         if "," in name or ":" in name:
             raise at(path, line, f"the class name {quote(name)} holds a comma or colon; separate names by spaces.")
-        if names.count(name) > 1:
+        if name in seen:
             raise at(path, line, f"@classLabel names {quote(name)} twice; every class once.")
+        seen.add(name)
     return tuple(names)

@@ -1,6 +1,7 @@
 """Labelled sequences of equal or unequal length, checked once when they enter."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -316,9 +317,9 @@ def _check_names(names: object, what: str, count: int | None) -> None:
         raise DataError(f"SequenceData: {what} must be a tuple of strings, got {names!r}.")
     if count is not None and len(names) != count:
         raise DataError(f"SequenceData: {len(names)} names in channels, but X has {count} channels.")
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise DataError(f"SequenceData: {what} names {repeated[0]!r} twice; names must differ.")
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise DataError(f"SequenceData: {what} names {name!r} twice; names must differ.")
 
 
 def _is_tensor(X: object) -> bool:
