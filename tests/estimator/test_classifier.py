@@ -14,7 +14,7 @@ from oplens.errors import ArgumentError, DataError, OplensError
 from oplens.estimator import S4DClassifier
 from oplens.models import S4D, Preprocessing
 
-QUICK = {"d_model": 4, "d_state": 8, "max_epochs": 2, "batch_size": 8}
+QUICK = {"d_model": 4, "d_state": 8, "max_epochs": 2, "batch_size": 8, "patience": 20}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_classes_are_sorted_as_scikit_learn_sorts_them(waves: SequenceData, labe
 
 
 def test_names_rate_and_preprocessing_travel_with_the_model(waves: SequenceData, tmp_path: Path):
-    model = S4DClassifier(**QUICK, patience=None).fit(waves)
+    model = S4DClassifier(**{**QUICK, "patience": None}).fit(waves)
     model.model_.save_pretrained(tmp_path)
     back = S4D.from_pretrained(tmp_path)
     assert back.config == model.model_.config

@@ -20,7 +20,7 @@ from oplens.errors import ArgumentError, CheckpointError
 from oplens.estimator import S4DClassifier, training
 from oplens.models import S4D, Preprocessing, S4DConfig
 
-SMALL = {"d_model": 6, "d_state": 8, "max_epochs": 6, "batch_size": 8, "dropout": 0.2, "lr_ssm": 0.004}
+SMALL = {"d_model": 6, "d_state": 8, "max_epochs": 6, "batch_size": 8, "dropout": 0.2, "lr_ssm": 0.004, "patience": 20}
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_weights_equal_a_plain_loop(ragged: SequenceData):
 
 def test_only_poles_and_steps_have_their_own_rate_and_no_decay(data: SequenceData):
     """With no gradient worth the name, what moves is weight decay: everything but the state-space parameters."""
-    plain = S4DClassifier(**{**SMALL, "lr": 1e-3, "lr_ssm": 1e-30, "max_epochs": 1}, weight_decay=0.5, patience=None)
+    plain = S4DClassifier(**{**SMALL, "lr": 1e-3, "lr_ssm": 1e-30, "max_epochs": 1, "patience": None}, weight_decay=0.5)
     moved = weights(plain.fit(data))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(np.random.RandomState(0).randint(2**31 - 1)))
@@ -260,7 +260,7 @@ def test_stopping_keeps_the_best_epoch(data: SequenceData):
 
 
 def test_patience_none_trains_on_all_cases(data: SequenceData):
-    model = S4DClassifier(**SMALL, patience=None).fit(data)
+    model = S4DClassifier(**{**SMALL, "patience": None}).fit(data)
     assert (model.best_epoch_, model.n_iter_) == (6, 6)
     assert all(set(entry) == {"epoch", "train_loss"} for entry in model.history_)
     np.testing.assert_allclose(model.model_.config.preprocessing.mean, data.X.mean((0, 2)), atol=1e-14)
