@@ -32,12 +32,38 @@ _EXPORTS = {
     "read_ts": "oplens.data",
     "read_results": "oplens.results",
     "write_results": "oplens.results",
-    "render_report": "oplens.report",
+    "assemble": "oplens.assembly",
+    "render": "oplens.report",
 }
 
-__all__ = ["__version__", *sorted(_EXPORTS)]  # noqa: PLE0604 - a literal list of the table's keys would have to be kept twice
+__all__ = [
+    "S4D",
+    "Bands",
+    "CentredLogits",
+    "Channels",
+    "ExplicitOperator",
+    "LayerWaves",
+    "Margin",
+    "OplensError",
+    "Pairs",
+    "Preprocessing",
+    "S4DClassifier",
+    "S4DConfig",
+    "Waves",
+    "Windows",
+    "__version__",
+    "assemble",
+    "check_consistency",
+    "expand",
+    "load_checkpoint",
+    "read_results",
+    "read_ts",
+    "render",
+    "write_results",
+]
 
 if TYPE_CHECKING:
+    from oplens.assembly import assemble
     from oplens.data import read_ts
     from oplens.errors import OplensError
     from oplens.estimator import S4DClassifier
@@ -54,7 +80,7 @@ if TYPE_CHECKING:
         expand,
     )
     from oplens.models import S4D, Preprocessing, S4DConfig, check_consistency, load_checkpoint
-    from oplens.report import render_report
+    from oplens.report import render
     from oplens.results import read_results, write_results
 
 

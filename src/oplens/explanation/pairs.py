@@ -86,10 +86,10 @@ def _check(
 ) -> None:
     if by.mean and labels is None:
         raise ArgumentError("explain(by=Pairs(mean='class')): class means need labels; pass y=.")
-    if (by.mean or by.top) and target.per_class:
-        raise ArgumentError(
-            "explain(by=Pairs(top=... or mean=...)): these need one number per case; pass target=Margin(towards, against)."
-        )
+    if by.mean and labels is not None:
+        unknown = sorted(set(labels.tolist()) - set(op.model.config.classes))
+        if unknown:
+            raise ArgumentError(f"explain(by=Pairs(mean='class')): the model has no class {', '.join(unknown)}.")
     if by.top:
         return
     cases = len(np.unique(labels)) if by.mean and labels is not None else len(data.X)
@@ -232,12 +232,16 @@ class _Collector:
     def add(self, rows: slice, logits: Tensor, orders: list[Tensor]) -> None:
         values = torch.stack(orders)  # (order, batch, target, feature or 1, J, J)
         self.logits.append(logits)
+        index = torch.arange(values.shape[1])
         if self.by.top:
-            self.chunks.append(_largest(values[:, :, 0], self.decomposition.n_parts, self.by.top))
+            towards = logits.argmax(-1) if values.shape[2] > 1 else torch.zeros_like(index)
+            self.chunks.append(_largest(values[:, index, towards], self.decomposition.n_parts, self.by.top))
         elif self.by.mean:
             assert self.labels is not None
-            for index, label in enumerate(self.labels[rows]):
-                self.sums[label] = self.sums.get(label, torch.zeros(())) + values[:, index]
+            classes = self.op.model.config.classes
+            for case, label in enumerate(self.labels[rows].tolist()):
+                towards_own = classes.index(label) if values.shape[2] > 1 else 0
+                self.sums[label] = self.sums.get(label, torch.zeros(())) + values[:, case, towards_own]
         else:
             self.chunks.append(values)
 
@@ -249,15 +253,19 @@ class _Collector:
         coords = case_coords(op, data, self.labels, torch.cat(self.logits).numpy())
         coords["order"] = ("order", np.arange(2, op.order + 1))
         attrs = {**attributes(op, parts, target, data, claim), "pairs": repr(self.by)}
+        if target.per_class and (self.by.top or self.by.mean):
+            # One number per case again: that of the class the case is decided for, or belongs to.
+            attrs["target"] += ", of the predicted class" if self.by.top else ", of each case's own class"
         if self.by.top:
             coords["rank"] = ("rank", np.arange(1, min(self.by.top, self._n_cells()) + 1))
             return xr.Dataset(self._top(claim), coords=coords, attrs=attrs)
         lead: tuple[str, ...] = ("case", "class") if target.per_class else ("case",)
         if self.by.mean:
             assert self.labels is not None
-            names = sorted(self.sums)
+            names = [name for name in op.model.config.classes if name in self.sums]
             counts = [int((self.labels == name).sum()) for name in names]
             values = torch.stack([self.sums[name] / n for name, n in zip(names, counts, strict=True)], dim=1)
+            values = values[:, :, None]
             lead = ("class",)
             coords = {"order": coords["order"], "class": ("class", np.array(names, dtype=object))}
             coords["n_cases"] = ("class", np.array(counts))
@@ -269,7 +277,8 @@ class _Collector:
         coords["source"] = ("source", np.array(self.decomposition.sources, dtype=object))
         for name in ("source", *self.decomposition.dims):
             coords[f"{name}_2"] = (f"{name}_2", coords[name][1])
-        return xr.Dataset(self._matrices(values, lead, target.per_class, claim), coords=coords, attrs=attrs)
+        per_class = target.per_class and not self.by.mean
+        return xr.Dataset(self._matrices(values, lead, per_class, claim), coords=coords, attrs=attrs)
 
     def _matrices(self, values: Tensor, lead: tuple[str, ...], per_class: bool, claim: str) -> dict[str, Any]:
         d, n = self.decomposition, self.decomposition.n_parts

@@ -129,9 +129,11 @@ class Pairs:
     ----------
     by : part or tuple of parts
     top : int, optional
-        Keep only this many pairs of largest absolute content per case and order.
+        Keep only this many pairs of largest absolute content per case and order (with class-centred logits: on the logit of the
+        predicted class).
     mean : "class", optional
-        Average over the cases of every true class (labels are needed).
+        Average over the cases of every true class, for which labels are needed (with class-centred logits: on the logit of the
+        case's own class).
 
     Examples
     --------

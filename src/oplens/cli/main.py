@@ -1,0 +1,155 @@
+"""Verbs and their options; the work is done in :mod:`oplens.cli.verbs`, imported only when a verb runs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oplens.errors import OplensError
+
+app = typer.Typer(
+    name="oplens",
+    help="Rewrite a trained state-space model as an explicit operator: every decision a sum of terms.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for what is written; made if missing.")]
+Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Steps per second, Hz.")]
+Impute = Annotated[str | None, typer.Option("--impute", help="Fill missing values: linear or mean.")]
+Order = Annotated[int | None, typer.Option("--order", help="Degree of the expansion (default 2).")]
+Family = Annotated[str | None, typer.Option("--family", help="hermite (default) or taylor.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of weights, batches and splits.")]
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a refused request.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+) -> None:
+    """Rewrite a trained state-space model as an explicit operator: every decision a sum of terms."""
+    del debug  # read in main(), before typer parses, so that it also serves errors of parsing
+    if version:
+        from oplens import __version__
+
+        typer.echo(f"oplens {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def demo(out: Out) -> None:
+    """Train on two built-in data sets, explain both, write the pages; no network, under two minutes on two cores."""
+    from oplens.cli.verbs import run_demo
+
+    run_demo(out)
+
+
+@app.command()
+def train(
+    data: Annotated[Path, typer.Argument(help="Labelled training sequences, a .ts file.")],
+    out: Out,
+    sampling_rate: Rate = None,
+    impute: Impute = None,
+    family: Family = None,
+    order: Order = None,
+    architecture: Annotated[str, typer.Option(help="plain (explained exactly) or reference.")] = "plain",
+    n_layers: Annotated[int, typer.Option(help="Layers of the reference architecture.")] = 1,
+    d_model: Annotated[int | None, typer.Option(help="Hidden features.")] = None,
+    d_state: Annotated[int | None, typer.Option(help="State size, counting conjugate pairs.")] = None,
+    max_epochs: Annotated[int | None, typer.Option(help="Epochs at most.")] = None,
+    remove_offset: Annotated[bool, typer.Option("--remove-offset", help="Subtract each case's channel means.")] = False,
+    channels: Annotated[str | None, typer.Option(help="Channel names, separated by commas.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Train an S4D classifier and write its model and operator; a killed run continues when called again."""
+    from oplens.cli.verbs import run_train
+
+    options = {
+        "architecture": architecture,
+        "n_layers": n_layers,
+        "d_model": d_model,
+        "d_state": d_state,
+        "max_epochs": max_epochs,
+        "remove_offset": remove_offset,
+        "random_state": seed,
+    }
+    chosen = {name: value for name, value in options.items() if value is not None}
+    run_train(data, out, sampling_rate, impute, family, order, _names(channels), chosen)
+
+
+@app.command()
+def explain(
+    model: Annotated[Path, typer.Argument(help="A folder written by `oplens train`, or a reference checkpoint.")],
+    data: Annotated[Path, typer.Argument(help="Sequences to explain, a .ts file.")],
+    out: Out,
+    train: Annotated[Path | None, typer.Option(help="Training sequences, a .ts file.")] = None,
+    order: Order = None,
+    family: Family = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(help="Parts: waves, layerwaves, channels, bands, windows; products with commas; repeatable."),
+    ] = None,
+    bands: Annotated[str | None, typer.Option(help="Band edges such as 0-4,4-8,8-13.")] = None,
+    windows: Annotated[int, typer.Option(help="Number of time windows.")] = 8,
+    sampling_rate: Rate = None,
+    standardise_with: Annotated[
+        Path | None, typer.Option(help="Foreign checkpoint: .ts file whose mean and scale it was trained with.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Foreign checkpoint: it was trained on raw values.")] = False,
+    classes: Annotated[str | None, typer.Option(help="Foreign checkpoint: names of logits 0, 1, ...")] = None,
+    channels: Annotated[str | None, typer.Option(help="Foreign checkpoint: channel names.")] = None,
+    prenorm: Annotated[bool, typer.Option("--prenorm", help="Foreign checkpoint: LayerNorm before blocks.")] = False,
+    impute: Impute = None,
+) -> None:
+    """Rewrite a model as an explicit operator and explain every decision; writes results.nc and report.html."""
+    from oplens.cli.verbs import Foreign, run_explain
+
+    foreign = Foreign(standardise_with, raw, _names(classes), _names(channels), prenorm)
+    run_explain(model, data, out, train, order, family, by, bands, windows, sampling_rate, foreign, impute)
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="A results.nc file.")],
+    out: Annotated[Path, typer.Option("--out", help="HTML file to write.")],
+) -> None:
+    """Render a result file as one self-contained page."""
+    from oplens.cli.verbs import run_report
+
+    run_report(results, out)
+
+
+def main() -> None:
+    """Entry point: a refused request is one sentence on stderr and exit code 1."""
+    debug = "--debug" in sys.argv[1:]
+    arguments = [word for word in sys.argv[1:] if word != "--debug"]
+    try:
+        app(args=arguments, prog_name="oplens")
+    except OplensError as error:
+        _refuse(error, debug)
+    except (OSError, MemoryError) as error:
+        _refuse(error, debug)
+    except KeyboardInterrupt:
+        typer.echo("oplens: interrupted; what was finished is kept, the same command continues.", err=True)
+        sys.exit(130)
+
+
+def _refuse(error: BaseException, debug: bool) -> None:
+    if debug:
+        raise error
+    if isinstance(error, MemoryError):
+        text = "not enough memory; explain fewer cases or coarser parts."
+    elif isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        text = f"{where}{error.strerror or error}."
+    else:
+        text = str(error)
+    typer.echo(f"oplens: {' '.join(text.split())}", err=True)
+    sys.exit(1)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(","))
