@@ -40,20 +40,6 @@ class _Row:
     hindsight: bool = False
 
 
-def channel_means(data: SequenceData) -> NDArray[np.float64]:
-    """Mean of every channel over a case's own steps, (n_cases, n_channels).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from oplens.data import as_sequences
-    >>> channel_means(as_sequences([np.array([[1.0, 3.0]]), np.array([[5.0]])])).tolist()
-    [[2.0], [5.0]]
-    """
-    means: NDArray[np.float64] = data.X.sum(axis=2) / data.lengths[:, None]
-    return means
-
-
 def window_means(data: SequenceData, n_windows: int) -> NDArray[np.float64]:
     """Means over `n_windows` even parts of a case's own steps, (n_cases, n_channels n_windows).
 
@@ -144,7 +130,7 @@ def evaluate(train: SequenceData, test: SequenceData, model_accuracy: float | No
     longest, shortest = int(train.lengths.max()), int(train.lengths.min())
     n_bands = max(1, int(np.log2(max(shortest, 2) / 2)) + 1)
     features: dict[str, Features] = {
-        "channel means": channel_means,
+        "channel means": SequenceData.means,
         f"{WINDOW}-step window means": lambda data: step_window_means(data, longest),
     }
     if longest < SHORT_WINDOWS * WINDOW:
@@ -270,7 +256,7 @@ def _majority(train: SequenceData, test: SequenceData) -> _Row:
 def _hindsight(train: SequenceData, test: SequenceData) -> tuple[_Row, tuple[int, int]]:
     """The two channels whose means separate the test set best: what looking at the answers first would give."""
     assert train.y is not None
-    X, X_test = channel_means(train), channel_means(test)
+    X, X_test = SequenceData.means(train), SequenceData.means(test)
 
     def score(chosen: tuple[int, ...]) -> float:
         return float(np.mean(_logistic(1.0).fit(X[:, chosen], train.y).predict(X_test[:, chosen]) == test.y))
@@ -280,7 +266,7 @@ def _hindsight(train: SequenceData, test: SequenceData) -> tuple[_Row, tuple[int
         channels = sorted(sorted(channels, key=lambda i: -score((i,)))[:_HINDSIGHT_CHANNELS])
     scores = {pair: score(pair) for pair in combinations(channels, 2)}
     pair = max(scores, key=lambda p: scores[p])
-    folds = _regression(HINDSIGHT, lambda data: channel_means(data)[:, pair], train, test).cv_accuracy
+    folds = _regression(HINDSIGHT, lambda data: SequenceData.means(data)[:, pair], train, test).cv_accuracy
     return _Row(HINDSIGHT, scores[pair], folds, hindsight=True), pair
 
 

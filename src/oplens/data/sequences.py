@@ -121,6 +121,17 @@ class SequenceData:
         """Return the cases without padding, each (n_channels, length), as views of `X`."""
         return [x[:, :length] for x, length in zip(self.X, self.lengths.tolist(), strict=True)]
 
+    def means(self) -> NDArray[np.float64]:
+        """Return the mean of every channel over a case's own steps, (n_cases, n_channels).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> as_sequences([np.array([[1.0, 3.0]]), np.array([[5.0]])]).means().tolist()
+        [[2.0], [5.0]]
+        """
+        return np.asarray(self.X.sum(axis=2) / self.lengths[:, None])
+
     def select(self, cases: Sequence[int] | NDArray[np.int64] | NDArray[np.bool_]) -> "SequenceData":
         """Return the cases with these indices, in this order; padded length, names and classes stay."""
         index = np.asarray(cases)

@@ -115,11 +115,6 @@ def choose_cases(op: "ExplicitOperator", ds: "xr.Dataset", X: Any, count: int = 
     return xr.Dataset({"signal": (("case", "channel", "time"), signal, text)}, coords=coords, attrs=attrs)
 
 
-def channel_means(data: SequenceData) -> NDArray[np.float64]:
-    """Mean of every channel over the valid steps, (n_cases, n_channels)."""
-    return np.asarray(data.X.sum(-1) / data.lengths[:, None])
-
-
 def _beyond_means(
     op: "ExplicitOperator",
     data: SequenceData,
@@ -143,7 +138,7 @@ def _beyond_means(
         op.training.source,
     )
     explained, model_margins = training_margins(op, train, directions)
-    means, train_means = channel_means(data), channel_means(train)
+    means, train_means = data.means(), train.means()
     fitted = LinearRegression().fit(train_means, model_margins)
     predicted = np.asarray(fitted.predict(means)).reshape(len(means), -1)
     r2 = _r2(ds["logits"].values @ directions.T, predicted)

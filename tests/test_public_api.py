@@ -1,0 +1,80 @@
+"""The names a user relies on, the speed of `import oplens`, and the README's own example."""
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import oplens
+
+TOP_LEVEL = [
+    "Bands",
+    "CentredLogits",
+    "Channels",
+    "ExplicitOperator",
+    "LayerWaves",
+    "Margin",
+    "OplensError",
+    "Pairs",
+    "Preprocessing",
+    "S4D",
+    "S4DClassifier",
+    "S4DConfig",
+    "Waves",
+    "Windows",
+    "__version__",
+    "assemble",
+    "check_consistency",
+    "expand",
+    "load_checkpoint",
+    "read_results",
+    "read_ts",
+    "render",
+    "write_results",
+]
+
+
+def test_the_top_level_names_are_the_agreed_ones():
+    assert sorted(oplens.__all__) == sorted(TOP_LEVEL)
+    for name in TOP_LEVEL:
+        assert getattr(oplens, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    try:
+        oplens.no_such_name  # noqa: B018
+    except AttributeError as error:
+        assert "no_such_name" in str(error)
+    else:
+        raise AssertionError("an unknown name was given a value")
+
+
+def test_importing_the_package_and_asking_for_help_load_no_heavy_library():
+    heavy = ("torch", "aeon", "skorch", "sklearn", "plotly", "xarray", "pandas")
+    for statement in ("import oplens", "import oplens.cli.main"):
+        code = f"import sys; {statement}; print([m for m in {heavy!r} if m in sys.modules])"
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        assert found.strip() == "[]", statement
+
+
+def test_every_room_states_what_it_exports():
+    rooms = [m.name for m in pkgutil.iter_modules(oplens.__path__) if m.ispkg]
+    assert {"data", "estimator", "explanation", "figures", "models", "operators", "report", "results"} <= set(rooms)
+    for room in rooms:
+        module = importlib.import_module(f"oplens.{room}")
+        assert module.__all__, room
+        for name in module.__all__:
+            assert hasattr(module, name), f"{room}.{name}"
+
+
+def test_the_readme_example_runs_and_prints_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert len(code.strip().splitlines()) <= 12
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout.split()[-1]) < 1e-10
+    assert (tmp_path / "report.html").stat().st_size > 100_000
