@@ -328,7 +328,8 @@ def _covers(bands: tuple[tuple[float, float], ...], nyquist: float) -> bool:
 def _filter(x: Tensor, bands: tuple[tuple[float, float], ...], sampling_rate: float) -> Tensor:
     """Ideal band masks on the Fourier transform of x (batch, d_input, steps): (batch, n_bands, d_input, steps)."""
     steps = x.shape[-1]
-    frequency = torch.fft.rfftfreq(steps, d=1.0, dtype=x.dtype) * sampling_rate
+    # One rounding only: a bin that lies on an edge must compare equal to it (rfftfreq rounds twice, 35/100 above 0.35).
+    frequency = torch.arange(steps // 2 + 1, dtype=x.dtype) * sampling_rate / steps
     spectrum = torch.fft.rfft(x)
     nyquist = sampling_rate / 2
     masks = [(frequency >= low) & ((frequency < high) | (high >= nyquist)) for low, high in bands]

@@ -16,6 +16,7 @@ from oplens.explanation.parts import By, LayerWaves, Pairs, Waves, normalise
 from oplens.explanation.shares import Shares, class_orders, remainder, shares
 from oplens.explanation.targets import Target, default_target
 from oplens.operators import diagonal
+from oplens.operators.polynomial import Expansion
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -80,7 +81,7 @@ def _explain_orders(
             rows.setdefault(name, []).append(value)
     per_case = {name: torch.cat(value, dim=_case_axis(name)).numpy() for name, value in rows.items()}
     claim = "exact" if op.model.config.architecture == "plain" else "conditional"
-    variables = _variables(per_case, decomposition, target, claim)
+    variables = {**_variables(per_case, decomposition, target, claim), **expansion_variables(op.expansion)}
     coords = {**case_coords(op, data, labels, per_case["logits"]), **part_coords(op, decomposition, parts)}
     coords["order"] = ("order", np.arange(1, op.order + 1))
     coords["source"] = ("source", list(decomposition.sources))
@@ -191,7 +192,7 @@ def part_coords(op: "ExplicitOperator", decomposition: Decomposition, parts: tup
 
 
 def wave_coords(op: "ExplicitOperator") -> dict[str, Any]:
-    """Frequency, decay time and aliasing of the first layer's modes, and the expansion's centre and scale."""
+    """Frequency, decay time and aliasing of the first layer's modes."""
     config = op.model.config
     rate = config.sampling_rate
     system = op.system
@@ -209,12 +210,17 @@ def wave_coords(op: "ExplicitOperator") -> dict[str, Any]:
             {"units": "1", "long_name": "above Nyquist, folded", "claim": "exact"},
         ),
     }
-    if op.expansion is not None:
-        text = {"units": "1", "claim": "fitted"}
-        coords["centre"] = ("feature", op.expansion.centre.numpy(), {**text, "long_name": "centre of the expansion"})
-        scale = np.sqrt(op.expansion.variance.numpy())
-        coords["scale"] = ("feature", scale, {**text, "long_name": "scale of the expansion"})
     return coords
+
+
+def expansion_variables(expansion: Expansion) -> dict[str, tuple[Any, ...]]:
+    """Where every feature's readout was expanded: without it the orders cannot be read."""
+    text = {"units": "1", "claim": "fitted"}
+    scale = np.sqrt(expansion.variance.numpy())
+    return {
+        "centre": ("feature", expansion.centre.numpy(), {**text, "long_name": "centre of the expansion"}),
+        "scale": ("feature", scale, {**text, "long_name": "scale of the expansion (0 for Taylor)"}),
+    }
 
 
 def mode_table(
