@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from account_oracles import Oracle
 
+from account_oracles import Oracle
 from oplens.explanation import Bands, CentredLogits, Channels, Margin, Waves, Windows, expand
 from oplens.models import S4D, Preprocessing, S4DConfig
 
@@ -138,7 +138,7 @@ def test_every_cell_to_order_five(kind, family, partition):
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", ["plain", "offset", "bilinear", "post", "pre"])
 def test_every_cell_of_a_margin_at_every_order(kind, order, partition):
-    ds, oracle, _ = check(kind, "hermite", order, partition, Margin("z", "x"), MARGIN)
+    ds, _, _ = check(kind, "hermite", order, partition, Margin("z", "x"), MARGIN)
     assert ds["share"].dims[:2] == ("order", "case")
     assert "class" not in ds["share"].dims
 
@@ -191,16 +191,17 @@ def test_a_padded_array_equals_the_list_of_cases():
                 assert np.abs(alone[name].values - whole.isel(at)[name].values).max() <= 1e-12 * scale, (by, name)
 
 
-def test_bins_on_an_edge_belong_to_the_upper_band():
-    """0.35 = 35/100: `35 * (1 / 100)` rounds above it, `35 / 100` does not; a band ending there must not take the bin."""
+@pytest.mark.parametrize(
+    ("length", "bin_", "edge"), [(100, 29, 14.5), (200, 29, 7.25), (500, 37, 3.7), (100, 20, 10.0)]
+)
+def test_bins_on_an_edge_belong_to_the_upper_band(length, bin_, edge):
+    """29 * 50 / 100 is 14.5, but 29 * (1 / 100) * 50 rounds below it: the bin would fall into the band that ends there."""
     model = make_model("plain")
-    config = S4DConfig(3, 3, 3, 6, classes=("x", "y", "z"), dt_min=0.05, dt_max=0.6)
-    steps = np.arange(100)
-    for bin_, edge in ((35, 0.35), (41, 0.41), (7, 0.07), (29, 0.29), (3, 0.03)):
-        x = np.cos(2 * np.pi * bin_ * steps / 100)[None, None].repeat(3, 1)
-        fresh = S4D(config).double()
-        fresh.load_state_dict(model.state_dict())
-        ds = expand(fresh, x).explain(x, by=Bands([(0, edge), (edge, 0.5)]), target=Margin("z", "x"))
-        # Wick terms subtract training moments; the full share of an empty band is what shows it empty.
-        full = np.abs(ds["full_share"].values).ravel()
-        assert full[0] < 1e-8 * full[1], bin_
+    x = (
+        np.cos(2 * np.pi * bin_ * np.arange(length) / length)[None, None].repeat(3, 1)
+        + np.array([0.3, -0.2, 1.0])[:, None]
+    )
+    full = np.abs(
+        expand(model, x, family="taylor").explain(x, by=Bands([(0.1, edge), (edge, 25)]))["full_share"].values
+    )
+    assert (full[..., 0] < 1e-8 * full[..., 1]).all()
