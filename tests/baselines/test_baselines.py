@@ -12,7 +12,6 @@ from sklearn.model_selection import StratifiedKFold
 from oplens.baselines import (
     HINDSIGHT,
     band_powers,
-    channel_means,
     evaluate,
     headline,
     step_window_means,
@@ -55,7 +54,7 @@ def two_classes(seed: int, n: int = 40, n_channels: int = 3, gap: float = 1.0, l
 def test_channel_means_are_over_own_steps():
     cases = ragged(0, [5, 9, 1])
     expected = [[sum(row) / len(row) for row in case.tolist()] for case in cases]
-    np.testing.assert_allclose(channel_means(sequences(cases)), expected, rtol=1e-12)
+    np.testing.assert_allclose(sequences(cases).means(), expected, rtol=1e-12)
 
 
 def test_even_windows_by_a_plain_loop():
@@ -111,7 +110,7 @@ def test_a_sinusoid_lies_in_its_octave_whatever_its_offset(frequency: float, ban
 
 @pytest.mark.parametrize(
     "features",
-    [channel_means, lambda d: window_means(d, 4), lambda d: step_window_means(d, 70), lambda d: band_powers(d, 3)],
+    [SequenceData.means, lambda d: window_means(d, 4), lambda d: step_window_means(d, 70), lambda d: band_powers(d, 3)],
 )
 def test_padding_enters_no_feature(features):
     cases = ragged(5, [70, 33, 12])
