@@ -62,7 +62,7 @@ def assembled(ds, per_feature):
     """Parts and sources in one matrix: (order, case, [feature], J, J) of parts with parts and with sources; and sources alone."""
     lead = 3 if per_feature else 2
     share, mixed = ds["pair_share"].values, ds["pair_source_share"].values
-    n = int(round(math.sqrt(math.prod(share.shape[lead:]))))
+    n = round(math.sqrt(math.prod(share.shape[lead:])))
     return (
         share.reshape(*share.shape[:lead], n, n),
         mixed.reshape(*share.shape[:lead], n, -1),
