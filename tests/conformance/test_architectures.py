@@ -167,6 +167,17 @@ def test_padding_changes_nothing(variant, remove_offset, garbage):
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_trace_is_zero_where_a_system_receives_padding(variant):
+    """Accounts of a layer sum over all steps of its input."""
+    x, lengths = padded(7.0)
+    trace = build(variant).trace(x, lengths)
+    valid = torch.arange(41)[None] < lengths[:, None]
+    for received in (trace.x, trace.encoded, *(layer.u for layer in trace.layers)):
+        assert not received[~valid].any()
+        assert received[valid].all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_padding_reaches_no_derivative(variant):
     slopes = []
     for garbage in (0.0, math.nan):

@@ -61,6 +61,22 @@ def test_the_difference_is_the_one_it_names(monkeypatch):
     assert found.worst() >= difference["step"].layers[0]
 
 
+def test_padding_counts_as_no_difference(monkeypatch):
+    step, calls = diagonal.step, []
+
+    def wrong_past_seven(system, u, state):
+        calls.append(1)
+        z, state = step(system, u, state)
+        return z + (len(calls) > 7), state
+
+    monkeypatch.setattr(diagonal, "step", wrong_past_seven)
+    model = build().double()
+    X = np.random.default_rng(0).normal(size=(3, 2, 20))
+    assert check_consistency(model, X, np.array([7, 3, 5])).worst() < 1e-12
+    calls.clear()
+    assert check_consistency(model, X, np.array([7, 8, 5])).worst() > 1e-3
+
+
 def test_the_difference_knows_no_unit():
     X = np.stack([case[:, :7] for case in cases()])
     small, large = (check_consistency(model, X).worst("float32") for model in (build(), scaled(build(), 1e6)))

@@ -112,6 +112,16 @@ def legacy_declared_larger():
     return content[: found.end() - 2] + b"J\x00\x00\x00\x40" + content[found.end() :]
 
 
+def repeated_entries():
+    """A small archive whose directory names its largest entry a thousand times."""
+    buffer = io.BytesIO(saved(weights()))
+    with zipfile.ZipFile(buffer, "a") as target:
+        largest = max(target.filelist, key=lambda entry: entry.file_size)
+        target.filelist.extend([largest] * 1000)
+        target.writestr("archive/more", b"")
+    return buffer.getvalue()
+
+
 def crlf(content):
     return content.replace(b"\n", b"\r\n")
 
@@ -160,6 +170,7 @@ FILES = {
     ),
     "one bit": (lambda: flipped(saved(weights()), 4100), "checksum"),
     "compressed": (lambda: rezipped(saved(weights()), compression=zipfile.ZIP_DEFLATED), "compressed or overlap"),
+    "entries that overlap": (repeated_entries, "compressed or overlap"),
     "legacy, half": (lambda: saved(weights(), zipped=False)[:5000], "damaged"),
     "legacy, pickle cut": (lambda: saved(weights(), zipped=False)[:300], "damaged"),
     "safetensors, half": (lambda: save(weights())[:3000], "damaged safetensors"),
