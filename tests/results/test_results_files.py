@@ -181,12 +181,19 @@ def test_truncated_file_gets_a_sentence(fraction: float, tmp_path: Path) -> None
         read_results(path)
 
 
-def test_a_flipped_bit_in_any_block_of_shares_is_noticed(tmp_path: Path) -> None:
-    path = write_results(synthetic_results.two_class(n_cases=20), tmp_path / "r.nc")
+@pytest.mark.parametrize("name", ["windows/share", "windows/noise"])
+def test_a_flipped_bit_in_any_block_of_numbers_is_noticed(name: str, tmp_path: Path) -> None:
+    tree = synthetic_results.two_class(n_cases=20)
+    # Noise does not compress: it too must be stored with a check.
+    noise = np.random.default_rng(0).integers(0, 256, (20, 4096), dtype=np.uint8)
+    windows = tree["windows"].to_dataset().assign(noise=(("case", "time"), noise, {**SHARE, "units": "1"}))
+    tree["windows"] = xr.DataTree(windows)
+    path = write_results(tree, tmp_path / "r.nc")
     content = bytearray(path.read_bytes())
     with h5py.File(path) as file:
-        share = file["windows/share"].id
-        chunks = [share.get_chunk_info(k) for k in range(share.get_num_chunks())]
+        dataset = file[name].id
+        chunks = [dataset.get_chunk_info(k) for k in range(dataset.get_num_chunks())]
+    assert chunks
     for chunk in chunks:
         damaged = bytearray(content)
         damaged[chunk.byte_offset + chunk.size // 2] ^= 1
@@ -202,7 +209,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
         read_results(tmp_path)
     with pytest.raises(ResultError, match="this is a folder"):
         write_results(small(), tmp_path)
-    with pytest.raises(ResultError, match="the folder .* does not exist"):
+    with pytest.raises(ResultError, match=r"the folder .* does not exist"):
         write_results(small(), tmp_path / "absent" / "r.nc")
 
 

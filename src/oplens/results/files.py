@@ -193,10 +193,10 @@ def _replace(dataset: xr.Dataset, name: str, array: xr.DataArray, path: str) -> 
 
 
 def _encodings(tree: xr.DataTree) -> dict[str, dict[str, dict[str, Any]]]:
-    """Compression and a checksum for every block of numbers; HDF5 allows neither for single values and texts."""
+    """Compression, which brings a checksum, for every block of numbers; HDF5 has none for single values and texts."""
     return {
         node.path: {
-            str(name): {"compression": "gzip", "compression_opts": 4, "shuffle": True, "fletcher32": True}
+            str(name): {"compression": "gzip", "compression_opts": 4, "shuffle": True}
             for name, variable in node.to_dataset(inherit=False).variables.items()
             if variable.dtype.kind in "biuf" and variable.size > 1
         }

@@ -72,7 +72,7 @@ def part_dimensions(variable: xr.DataArray) -> tuple[str, ...]:
 _ACCOUNTS = (
     ("share", ("order_0", "share", "source_share", "remainder")),
     ("full_share", ("full_constant", "full_share", "source_full_share")),
-    ("layer_share", ("layer_share", "layer_skip_share", "layer_bias_share", "residual_share", "constant")),
+    ("layer_share", ("layer_share", "layer_skip_share", "residual_share", "constant")),
 )
 
 

@@ -1,0 +1,94 @@
+"""What a page is made of, as data: sections that hold pictures, tables and cards."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a page may hold; `render` tries the next smaller ones when a page grows too large."""
+
+    cases: int = 12
+    waves: int = 400
+    variants: int = 36
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One question the reader can answer, such as the order to show."""
+
+    label: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Choices that several pictures follow; a picture's variant is named by the chosen keys joined by `|`."""
+
+    id: str
+    choices: Sequence[Choice]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One place on the page that shows one of several figures."""
+
+    id: str
+    title: str
+    caption: str
+    variants: Mapping[str, "go.Figure"]
+    switch: str | None = None
+
+    @property
+    def height(self) -> int:
+        """Pixels to reserve, so that nothing jumps when the figure is drawn."""
+        return max(int(variant.layout.height) for variant in self.variants.values())
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts; columns in `numeric` are set flush right."""
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Card:
+    """One case: what was decided, and its pictures."""
+
+    heading: str
+    decided: str
+    labelled: str | None
+    right: bool | None
+    why: str
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the page: a question, its answer in words, and what shows it."""
+
+    id: str
+    nav: str
+    title: str
+    findings: Sequence[str] = ()
+    key: tuple[str, str] | None = None
+    switch: Switch | None = None
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+    cards: Sequence[Card] = field(default_factory=tuple)
+
+
+def slug(name: str) -> str:
+    """Return an HTML id for a group of the file, unlike every other group's and every fixed section's."""
+    clean = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "-" for c in name)
+    return f"by-{clean}" if clean == name else f"by-{clean}-{zlib.crc32(name.encode(errors='replace'))}"

@@ -1,0 +1,113 @@
+"""Pairs of parts as sections."""
+
+import numpy as np
+import xarray as xr
+
+from oplens import figures
+from oplens.errors import ArgumentError
+from oplens.figures.contrast import Direction, table_dimensions
+from oplens.figures.style import cell
+from oplens.report.blocks import Choice, Limits, Picture, Section, Switch, Table, slug
+from oplens.report.partitions import colour_key, partitions
+
+
+def pair_sections(tree: xr.DataTree, limits: Limits) -> list[Section]:
+    """Pairs of parts, as a matrix or as a ranking; one part alone has no pairs to show."""
+    found = partitions(tree)
+    sections = []
+    for name, node in sorted(tree.children.items()):
+        pairs = node.to_dataset(inherit=False)
+        if "pair_share" in pairs and "rank" in pairs["pair_share"].dims:
+            sections.append(_ranking_section(str(name), pairs))
+        elif "pair_share" in pairs and any(pairs.sizes[d] > 1 for d in table_dimensions(pairs)):
+            sections.append(_pair_section(str(name), pairs, _sides(pairs, found), limits))
+    return sections
+
+
+def _sides(pairs: xr.Dataset, found: dict[str, xr.Dataset]) -> tuple[Direction, ...]:
+    try:
+        return figures.directions(pairs)
+    except ArgumentError:
+        same = [p for p in found.values() if p.attrs.get("target") == pairs.attrs.get("target")]
+        return figures.directions(same[0]) if same else ()
+
+
+def _pair_section(name: str, pairs: xr.Dataset, sides: tuple[Direction, ...], limits: Limits) -> Section:
+    cases = "case" in pairs["pair_share"].dims
+    chosen = sides if cases and "class" in pairs["pair_share"].dims else sides[:1]
+    orders = {str(int(o)): f"order {int(o)}" for o in np.atleast_1d(pairs["order"].values)}
+    several = {side.name: side.name for side in chosen} if len(chosen) > 1 else {}
+    keys: dict[str, tuple[int, Direction | None]] = {}
+    for order in orders:
+        for side in chosen or (None,):
+            parts = [order] * (len(orders) > 1) + [side.name for _ in several if side][:1]
+            keys["|".join(parts)] = (int(order), side)
+    keys = dict(list(keys.items())[: limits.variants])
+    choices = [Choice(w, o) for w, o in (("show", orders), ("class", several)) if len(o) > 1]
+    switch = Switch(f"switch-{slug(name)}", choices) if choices else None
+    waves = "wave" in pairs["pair_share"].dims
+    measures = ["difference", "magnitude"] if sides else []
+    titles = {"difference": "Difference between the classes", "magnitude": "Mean size, whatever the sign"}
+    what = (
+        "Waves meet only inside a hidden feature; here all features are added up in bins of frequency. "
+        if waves
+        else ""
+    )
+    caption = (
+        f"{what}The matrix is symmetric: what an unordered pair holds is twice its off-diagonal cell; with the sources, rows add up to "
+        f"the shares above. {'' if cases else 'From class means. '}Claim: {pairs['pair_share'].attrs.get('claim', '')}. Logit units."
+    )
+    pictures = [
+        Picture(
+            f"{slug(name)}-{measure}",
+            titles[measure],
+            "",
+            {key: figures.pair_map(pairs, order, measure, side=side) for key, (order, side) in keys.items()},
+            switch.id if switch else None,
+        )
+        for measure in measures
+    ]
+    return Section(
+        slug(name),
+        f"{_pair_words(pairs).capitalize()} in pairs",
+        f"Which {_pair_words(pairs)} act together?",
+        key=colour_key(chosen),
+        switch=switch,
+        pictures=pictures,
+        notes=[caption],
+    )
+
+
+def _ranking_section(name: str, pairs: xr.Dataset) -> Section:
+    table = figures.pair_ranking(pairs)
+    largest = float(table["size"].max())
+    rows = [
+        [str(r[0]), str(r[1]), cell(r[2], largest, signed=True), cell(r[3], largest)] for r in table.to_numpy().tolist()
+    ]
+    n = pairs.sizes.get("case", 0)
+    return Section(
+        slug(name),
+        "Parts in pairs",
+        "Which parts act together?",
+        tables=[
+            Table(
+                f"Pairs that are most often among the {pairs.sizes['rank']} largest of a case ({n} cases), by total size. Both cells of an "
+                f"unordered pair are counted. "
+                f"Explained: {pairs.attrs.get('target', 'the decision')}. Claim: {pairs['pair_share'].attrs.get('claim', '')}; logit units.",
+                ["pair", "cases", "mean content", "mean size"],
+                rows,
+                frozenset({1, 2, 3}),
+            )
+        ],
+    )
+
+
+def _pair_words(pairs: xr.Dataset) -> str:
+    dims = table_dimensions(pairs)
+    if "wave" in dims:
+        return "waves"
+    return (
+        {"channel": "channels", "band": "bands", "window": "windows"}.get(dims[0], "parts")
+        if len(dims) == 1
+        else "parts"
+    )

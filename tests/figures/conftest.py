@@ -1,0 +1,26 @@
+"""The invented results, built once and saved once; a test copies what it changes."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import xarray as xr
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+
+import synthetic_results
+
+
+@pytest.fixture(scope="session")
+def two_class() -> xr.DataTree:
+    return synthetic_results.two_class()
+
+
+@pytest.fixture(scope="session")
+def four_class() -> xr.DataTree:
+    return synthetic_results.four_class()
+
+
+@pytest.fixture(scope="session")
+def deep() -> xr.DataTree:
+    return synthetic_results.deep()
