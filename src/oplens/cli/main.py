@@ -1,8 +1,9 @@
 """Verbs and their options; the work is done in :mod:`oplens.cli.verbs`, imported only when a verb runs."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,18 +26,23 @@ Family = Annotated[str | None, typer.Option("--family", help="hermite (default) 
 Seed = Annotated[int, typer.Option("--seed", help="Seed of weights, batches and splits.")]
 
 
-@app.callback()
-def root(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a refused request.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
-) -> None:
-    """Rewrite a trained state-space model as an explicit operator: every decision a sum of terms."""
-    del debug  # read in main(), before typer parses, so that it also serves errors of parsing
-    if version:
+def _version(wanted: bool) -> None:
+    if wanted:
         from oplens import __version__
 
         typer.echo(f"oplens {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a refused request.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Rewrite a trained state-space model as an explicit operator: every decision a sum of terms."""
+    del debug, version  # main() reads --debug before anything is parsed; --version stops in its callback
 
 
 @app.command()
@@ -44,7 +50,7 @@ def demo(out: Out) -> None:
     """Train on two built-in data sets, explain both, write the pages; no network, under two minutes on two cores."""
     from oplens.cli.verbs import run_demo
 
-    run_demo(out)
+    _call(run_demo, out)
 
 
 @app.command()
@@ -77,7 +83,7 @@ def train(
         "random_state": seed,
     }
     chosen = {name: value for name, value in options.items() if value is not None}
-    run_train(data, out, sampling_rate, impute, family, order, _names(channels), chosen)
+    _call(run_train, data, out, sampling_rate, impute, family, order, _names(channels), chosen)
 
 
 @app.command()
@@ -108,7 +114,7 @@ def explain(
     from oplens.cli.verbs import Foreign, run_explain
 
     foreign = Foreign(standardise_with, raw, _names(classes), _names(channels), prenorm)
-    run_explain(model, data, out, train, order, family, by, bands, windows, sampling_rate, foreign, impute)
+    _call(run_explain, model, data, out, train, order, family, by, bands, windows, sampling_rate, foreign, impute)
 
 
 @app.command()
@@ -119,7 +125,7 @@ def report(
     """Render a result file as one self-contained page."""
     from oplens.cli.verbs import run_report
 
-    run_report(results, out)
+    _call(run_report, results, out)
 
 
 def main() -> None:
@@ -128,13 +134,17 @@ def main() -> None:
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:
         app(args=arguments, prog_name="oplens")
-    except OplensError as error:
+    except (OplensError, OSError, MemoryError) as error:
         _refuse(error, debug)
-    except (OSError, MemoryError) as error:
-        _refuse(error, debug)
+
+
+def _call(verb: Callable[..., None], *arguments: Any) -> None:
+    """Run a verb; Ctrl-C is a sentence as well."""
+    try:
+        verb(*arguments)
     except KeyboardInterrupt:
         typer.echo("oplens: interrupted; what was finished is kept, the same command continues.", err=True)
-        sys.exit(130)
+        raise typer.Exit(130) from None
 
 
 def _refuse(error: BaseException, debug: bool) -> None:

@@ -57,7 +57,7 @@ def load_operator(directory: str | Path) -> ExplicitOperator:
     if not isinstance(training, dict) or not isinstance(training.get("sha256"), str):
         raise CheckpointError(f"{path}: key 'training' is missing or damaged.")
     tensors = parse_tensors(read_content(directory / "operator.safetensors"), directory / "operator.safetensors")
-    model = load_model(directory / "model")
+    model = load_model(directory / "model").as_float64()
     expansion = None
     if header.get("family") != "none":
         expansion = _expansion(header, tensors, model.config.d_model, path)
