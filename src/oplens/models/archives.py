@@ -79,9 +79,8 @@ def _check_zip(content: bytes, path: Path) -> None:
         raise CheckpointError(
             f"{path}: a zip archive that torch.save did not write ({', '.join(names[:3]) or 'no entries'}); {CURE}."
         )
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(e.file_size for e in entries) > len(
-        content
-    ):
+    declared = sum(entry.file_size for entry in entries)
+    if declared > len(content) or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
         raise CheckpointError(
             f"{path}: the archive's entries are compressed or overlap, which torch.save never does; {CURE}."
         )

@@ -214,7 +214,8 @@ def scan(system: DiagonalSystem, u: Tensor, state: Tensor | None = None, chunk: 
 
     Notes
     -----
-    Accuracy: *exact*. Cost: O(batch d_model length (chunk + P)); memory beyond the output O(batch d_model (chunk + P)).
+    Accuracy: *exact*. Cost: O(batch d_model length (chunk + P)); memory beyond the output
+    O(d_model (batch + chunk) (chunk + P)).
     """
     _check_chunk(chunk)
     batch, d_model, length = u.shape
