@@ -8,6 +8,7 @@ import xarray as xr
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import synthetic_more
 import synthetic_results
 
 
@@ -18,9 +19,9 @@ def two_class() -> xr.DataTree:
 
 @pytest.fixture(scope="session")
 def four_class() -> xr.DataTree:
-    return synthetic_results.four_class()
+    return synthetic_more.four_class()
 
 
 @pytest.fixture(scope="session")
 def deep() -> xr.DataTree:
-    return synthetic_results.deep()
+    return synthetic_more.deep()

@@ -18,7 +18,7 @@ BANDS = ((0.0, 4.0), (4.0, 8.0), (8.0, 16.0), (16.0, 32.0), (32.0, 64.0), (64.0,
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def _attrs(long_name: str, units: str = "logit", claim: str = "exact") -> dict[str, str]:
+def described(long_name: str, units: str = "logit", claim: str = "exact") -> dict[str, str]:
     return {"units": units, "long_name": long_name, "claim": claim}
 
 
@@ -78,13 +78,17 @@ class Draw:
             "order_0": (
                 self.head,
                 self.order_0,
-                _attrs("constant of the expansion and decoder bias", claim="truncated"),
+                described("constant of the expansion and decoder bias", claim="truncated"),
             ),
-            "remainder": (self.head, self.remainder, _attrs("what the truncation leaves", claim="truncated")),
-            "full_constant": (self.head, self.order_0, _attrs("constant through the whole readout")),
-            "target": (self.head, self.target, _attrs("explained number")),
-            "logits": (("case", "class"), logits, _attrs("logits of the model")),
-            "truncated_logits": (("order", "case", "class"), cut, _attrs("logits of the operator", claim="truncated")),
+            "remainder": (self.head, self.remainder, described("what the truncation leaves", claim="truncated")),
+            "full_constant": (self.head, self.order_0, described("constant through the whole readout")),
+            "target": (self.head, self.target, described("explained number")),
+            "logits": (("case", "class"), logits, described("logits of the model")),
+            "truncated_logits": (
+                ("order", "case", "class"),
+                cut,
+                described("logits of the operator", claim="truncated"),
+            ),
         }
         coords = {
             "order": [1, 2],
@@ -131,23 +135,23 @@ class Draw:
         total = abs(share).sum((0, *axes)) + abs(source).sum((0, -1)) + abs(self.order_0) + abs(self.remainder)
         residual = self.order_0 + share.sum((0, *axes)) + source.sum((0, -1)) + self.remainder - self.target
         variables |= {
-            "share": (("order", *self.head, *parts), share, _attrs("share of a part", claim="truncated")),
+            "share": (("order", *self.head, *parts), share, described("share of a part", claim="truncated")),
             "source_share": (
                 ("order", *self.head, "source"),
                 source,
-                _attrs("lines that are no part", claim="truncated"),
+                described("lines that are no part", claim="truncated"),
             ),
-            "full_share": ((*self.head, *parts), share.sum(0) + tail, _attrs("share through the whole readout")),
-            "source_full_share": ((*self.head, "source"), source.sum(0), _attrs("lines that are no part")),
-            "sum_abs_terms": (self.head, total, _attrs("sum of absolute terms")),
-            "completeness_residual": (self.head, residual, _attrs("terms minus target", claim="measured")),
-            "cancellation_ratio": (self.head, total / abs(self.target), _attrs("cancellation", "1", "measured")),
+            "full_share": ((*self.head, *parts), share.sum(0) + tail, described("share through the whole readout")),
+            "source_full_share": ((*self.head, "source"), source.sum(0), described("lines that are no part")),
+            "sum_abs_terms": (self.head, total, described("sum of absolute terms")),
+            "completeness_residual": (self.head, residual, described("terms minus target", claim="measured")),
+            "cancellation_ratio": (self.head, total / abs(self.target), described("cancellation", "1", "measured")),
         }
         return xr.Dataset(variables, coords={**common, "source": names, **coords}, attrs=attributes)
 
     def channels_bands(self) -> xr.Dataset:
         zero = np.zeros_like(self.bias)
-        coords = {"channel": list(self.channels), **_bands(self.rate)}
+        coords = {"channel": list(self.channels), **octaves(self.rate)}
         return self.finish("channels_bands", ("channel", "band"), self.share, {"bias": self.bias, "rest": zero}, coords)
 
     def windows(self, n: int = 8) -> xr.Dataset:
@@ -201,12 +205,12 @@ class Draw:
                 "pair_share": (
                     (*head, "channel", "channel_2"),
                     off[None],
-                    _attrs("share of a pair", claim="truncated"),
+                    described("share of a pair", claim="truncated"),
                 ),
                 "pair_source_share": (
                     (*head, "channel", "source"),
                     with_bias[None, ..., None],
-                    _attrs("pair with a source"),
+                    described("pair with a source"),
                 ),
             },
             coords={
@@ -233,7 +237,7 @@ class Draw:
             "aliased": waves["aliased"],
         }
         dims = ("order", "class", "feature", "wave", "wave_2")
-        share_attrs = _attrs("share of a pair of waves, mean over each class", claim="truncated")
+        share_attrs = described("share of a pair of waves, mean over each class", claim="truncated")
         return xr.Dataset({"pair_share": (dims, pair[None], share_attrs)}, coords=coords, attrs=waves.attrs)
 
     def pairs_top(self, k: int = 12) -> xr.Dataset:
@@ -246,7 +250,7 @@ class Draw:
         _, coords, attributes = self.common("pairs_channels_bands")
         keep = {key: coords[key] for key in ("case", "label", "predicted")}
         return xr.Dataset(
-            {"pair_share": (("case", "rank"), values, _attrs("content of an unordered pair", claim="truncated"))},
+            {"pair_share": (("case", "rank"), values, described("content of an unordered pair", claim="truncated"))},
             coords=keep
             | {f"member{end}": (("case", "rank"), names[m]) for end, m in zip(("", "_2"), members, strict=True)},
             attrs=attributes,
@@ -262,15 +266,15 @@ class Draw:
         m = "measured"
         return xr.Dataset(
             {
-                "accuracy": ("order", accuracy, _attrs("accuracy of the truncated operator", "1", m)),
-                "relative_accuracy": ("order", accuracy / model, _attrs("accuracy relative to the model", "1", m)),
-                "agreement": ("order", agreement, _attrs("cases decided as the model decides", "1", m)),
-                "margin_r2": ("order", np.array(r2), _attrs("R2 of the truncated margin", "1", m)),
-                "model_accuracy": ((), model, _attrs("accuracy of the model", "1", m)),
-                "channel_mean_r2": ((), 0.94, _attrs("variance of the margin explained by channel means", "1", m)),
-                "accuracy_beyond_means": ("quantity", np.array([0.85, 0.86]), _attrs("logistic regression", "1", m)),
-                "completeness": ((), 3.1e-15, _attrs("largest relative completeness residual", "1", m)),
-                "cancellation": ((), 4.2, _attrs("median cancellation ratio", "1", m)),
+                "accuracy": ("order", accuracy, described("accuracy of the truncated operator", "1", m)),
+                "relative_accuracy": ("order", accuracy / model, described("accuracy relative to the model", "1", m)),
+                "agreement": ("order", agreement, described("cases decided as the model decides", "1", m)),
+                "margin_r2": ("order", np.array(r2), described("R2 of the truncated margin", "1", m)),
+                "model_accuracy": ((), model, described("accuracy of the model", "1", m)),
+                "channel_mean_r2": ((), 0.94, described("variance of the margin explained by channel means", "1", m)),
+                "accuracy_beyond_means": ("quantity", np.array([0.85, 0.86]), described("logistic regression", "1", m)),
+                "completeness": ((), 3.1e-15, described("largest relative completeness residual", "1", m)),
+                "cancellation": ((), 4.2, described("median cancellation ratio", "1", m)),
             },
             coords={"order": [1, 2], "quantity": ["channel means", "channel means + explained margin"]},
         )
@@ -289,14 +293,14 @@ class Draw:
                 "accuracy": (
                     "baseline",
                     np.array([0.85, 0.86, 0.78, 0.5, 0.94]),
-                    _attrs("test accuracy", "1", "measured"),
+                    described("test accuracy", "1", "measured"),
                 ),
                 "cv_accuracy": (
                     "baseline",
                     np.array([0.84, 0.87, 0.76, 0.5, np.nan]),
-                    _attrs("cross-validated", "1", "measured"),
+                    described("cross-validated", "1", "measured"),
                 ),
-                "model_accuracy": ((), model, _attrs("accuracy of the model", "1", "measured")),
+                "model_accuracy": ((), model, described("accuracy of the model", "1", "measured")),
             },
             coords={"baseline": names, "hindsight": ("baseline", np.array([False, False, False, False, True]))},
             attrs={"headline": headline},
@@ -312,7 +316,7 @@ class Draw:
         predicted = self.logits(self.target).argmax(-1)
         names = np.asarray(self.classes)
         return xr.Dataset(
-            {"signal": (("case", "channel", "time"), signal, _attrs("raw signal", "uV", "measured"))},
+            {"signal": (("case", "channel", "time"), signal, described("raw signal", "uV", "measured"))},
             coords={
                 "case": chosen,
                 "channel": list(self.channels),
@@ -348,7 +352,7 @@ class Draw:
         )
 
 
-def _bands(rate: float | None) -> dict[str, Any]:
+def octaves(rate: float | None) -> dict[str, Any]:
     scale = 1.0 if rate else 1 / 256
     units = {"units": "Hz" if rate else "cycles/step"}
     low, high = (np.array([edge[k] * scale for edge in BANDS]) for k in range(2))
@@ -388,96 +392,5 @@ def two_class(
             "/waves": waves,
             "/pairs_channels": draw.pairs_channels(),
             "/pairs_waves": draw.pairs_waves(waves),
-        }
-    )
-
-
-def four_class(n_cases: int = 40) -> xr.DataTree:
-    """Class-centred logits of four classes, no sampling rate, with the largest pairs per case."""
-    channels = ("acc x", "acc y", "acc z", "gyro x", "gyro y", "gyro z")
-    draw = Draw(3, n_cases, channels, ("standing", "running", "walking", "badminton"), margin=False, rate=None)
-    headline = "The model decides better than every baseline on these cases."
-    return xr.DataTree.from_dict(
-        {
-            "/": draw.root("BasicMotions: four movements from six sensors", headline, MODEL),
-            "/summary": draw.summary(),
-            "/baselines": draw.baselines(headline),
-            "/inputs": draw.inputs(length=100),
-            "/channels_bands": draw.channels_bands(),
-            "/windows": draw.windows(),
-            "/waves": draw.waves(8, 8),
-            "/pairs_channels_bands": draw.pairs_top(),
-        }
-    )
-
-
-def deep(n_cases: int = 60, n_layers: int = 4) -> xr.DataTree:
-    """A reference stack: layer waves, skips and the residual stream; input parts as a second account; no order axis."""
-    draw = Draw(11, n_cases, SCP1_CHANNELS, ("negativity", "positivity"), margin=True, rate=256.0)
-    rng, claim = draw.rng, "conditional"
-    share = rng.normal(size=(n_cases, n_layers, 8, 8)) * 0.2 * np.arange(1, n_layers + 1)[:, None, None]
-    skip = rng.normal(size=(n_cases, n_layers, 8)) * 0.3
-    bias = rng.normal(size=(n_cases, n_layers, 8)) * 0.1
-    residual, constant = rng.normal(size=n_cases) * 0.5, rng.normal(size=n_cases) * 0.2
-    target = share.sum((1, 2, 3)) + skip.sum((1, 2)) + bias.sum((1, 2)) + residual + constant
-    total = abs(share).sum((1, 2, 3)) + abs(skip).sum((1, 2)) + abs(bias).sum((1, 2)) + abs(residual) + abs(constant)
-    _, common, attributes = draw.common("waves")
-    attributes |= {
-        "architecture": "reference",
-        "account": "conditional: gates, Phi and LayerNorm scales frozen per case",
-    }
-    coords = {k: v for k, v in common.items() if k != "order"}
-    predicted = np.asarray(draw.classes)[draw.logits(target).argmax(-1)]
-    coords["predicted"] = ("case", predicted)
-    checks = {
-        "target": (("case",), target, _attrs("explained number")),
-        "logits": (("case", "class"), draw.logits(target), _attrs("logits of the model")),
-        "sum_abs_terms": (("case",), total, _attrs("sum of absolute terms")),
-        "completeness_residual": (("case",), rng.normal(size=n_cases) * 1e-15, _attrs("residual", claim="measured")),
-        "cancellation_ratio": (("case",), total / abs(target), _attrs("cancellation", "1", "measured")),
-    }
-    layered = ("case", "layer", "feature", "wave")
-    waves = xr.Dataset(
-        {
-            "layer_share": (layered, share, _attrs("share of a layer's wave", claim=claim)),
-            "layer_skip_share": (layered[:3], skip, _attrs("share of a layer's skip", claim=claim)),
-            "layer_bias_share": (layered[:3], bias, _attrs("share of a layer's biases", claim=claim)),
-            "residual_share": (("case",), residual, _attrs("the encoder's residual stream", claim=claim)),
-            "constant": (("case",), constant, _attrs("constants", claim=claim)),
-            **checks,
-        },
-        coords={**coords, "layer": np.arange(1, n_layers + 1)},
-        attrs=attributes,
-    )
-    full = rng.normal(size=(n_cases, len(SCP1_CHANNELS), len(BANDS))) * 0.1
-    input_parts = xr.Dataset(
-        {
-            "full_share": (("case", "channel", "band"), full, _attrs("gradient times input", claim=claim)),
-            "full_constant": (("case",), target - full.sum((1, 2)), _attrs("constants", claim=claim)),
-            **checks,
-        },
-        coords={**coords, "channel": list(SCP1_CHANNELS), **_bands(256.0)},
-        attrs={**attributes, "partition": "channels_bands"},
-    )
-    label = np.asarray(draw.classes)[draw.label]
-    summary = xr.Dataset(
-        {
-            "model_accuracy": (
-                (),
-                float(np.mean(predicted == label)),
-                _attrs("accuracy of the model", "1", "measured"),
-            ),
-            "completeness": ((), 2.2e-15, _attrs("largest relative completeness residual", "1", "measured")),
-            "cancellation": ((), 24.0, _attrs("median cancellation ratio", "1", "measured")),
-        }
-    )
-    model = {**MODEL, "architecture": "reference", "n_layers": n_layers, "norm": "post"}
-    return xr.DataTree.from_dict(
-        {
-            "/": draw.root("A four-layer reference stack", "The model's own account, layer by layer.", model),
-            "/summary": summary,
-            "/inputs": draw.inputs(),
-            "/waves": waves,
-            "/channels_bands": input_parts,
         }
     )

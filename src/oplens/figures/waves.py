@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 LAYER_LINES = {
     "layer_share": "waves",
     "layer_skip_share": "skip",
-    "layer_bias_share": "biases",
 }
 OTHER_LINES = {"residual_share": "encoder's residual stream", "constant": "constants"}
 
@@ -110,7 +109,7 @@ def wave_table(partition: xr.Dataset, order: str | int | None = None, toward: st
 
 
 def layer_account(partition: xr.Dataset, measure: str = "magnitude", toward: str | None = None) -> "go.Figure":
-    """Draw what each layer of a deep stack contributes: its waves, skip and biases, and the encoder's residual stream.
+    """Draw what each layer of a deep stack contributes: its waves and its skip, and the encoder's residual stream.
 
     Parameters
     ----------
