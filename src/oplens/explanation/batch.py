@@ -8,6 +8,7 @@ reference   omega_h(t) = (R' diag(gate(t)) A)_h, R' = p W (pre-norm) or p (W gam
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ class Batch:
     encoder: Tensor  # (d_model, d_input)
     drive: Tensor  # (batch or 1, 1, length)
     u: Tensor  # (batch, d_model, length): driven by x alone, no bias
-    z_bias: Tensor  # (batch, d_model, length)
+    z_bias: Tensor  # (batch or 1, d_model, length)
     z: Tensor  # (batch, d_model, length), by convolution
     u_all: Tensor  # u with its bias: what the model's layer receives
     weights: tuple[Weight, ...]
@@ -46,6 +47,11 @@ class Batch:
     class_weights: tuple[Weight, ...]
     class_constant: Tensor  # (batch, n_classes)
     logits: Tensor  # (batch, n_classes), the model's own
+
+    @cached_property
+    def u_spectrum(self) -> Tensor:
+        """Transform of u, which every order's correlation needs."""
+        return diagonal.spectrum(self.u)
 
 
 def prepare(model: S4D, system: diagonal.DiagonalSystem, x: Tensor, lengths: Tensor, directions: Tensor) -> Batch:
@@ -86,17 +92,17 @@ def prepare(model: S4D, system: diagonal.DiagonalSystem, x: Tensor, lengths: Ten
 
 
 def _drive(model: S4D, layer: LayerTrace, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Effective encoder (d_model, d_input), its time-varying factor, and the bias's input (batch, d_model, length)."""
+    """Effective encoder (d_model, d_input), its time-varying factor, and the bias's input (batch or 1, d_model, length)."""
     E, e = model.encoder.weight, model.encoder.bias
-    keep = mask[:, None]
     if not model.config.prenorm:
-        return E, torch.ones_like(mask[:1, None]), e[:, None] * keep
+        # Causal, so the same for every case on its valid steps; nothing reads it past them.
+        return E, torch.ones_like(mask[:1, None]), e[:, None].expand(-1, mask.shape[-1])[None]
     norm = model.norm(0)
     assert layer.norm_scale is not None
     drive = 1 / layer.norm_scale[:, None]
     centred = norm.weight[:, None] * (E - E.mean(0, keepdim=True))
     bias = drive * (norm.weight * (e - e.mean()))[:, None] + norm.bias[:, None]
-    return centred, drive, bias * keep
+    return centred, drive, bias * mask[:, None]
 
 
 def _readout(

@@ -6,6 +6,7 @@ pre-activation is formed (`explicit` does form them: for pairs, and as the obvio
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -79,15 +80,15 @@ class WaveDecomposition(Decomposition):
         return ("bias", "skip", "residual") if self.has_residual else ("bias", "skip")
 
     def moments(self, batch: Batch, q: Tensor) -> tuple[Tensor, Tensor]:
-        parts, skip = self.driven(batch.u, q)
+        parts, skip = self.driven(batch.u_spectrum, diagonal.spectrum(q), q.shape[-1])
         bias = (q * batch.z_bias).sum(-1)
         return parts, _stack_sources(bias, skip, self.has_residual)
 
-    def driven(self, u: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Moments of the modes (batch, d_model, P) and of the skip (batch, d_model) when u is what drives them."""
-        lagged = diagonal.correlate(q, u).transpose(0, 1)
-        parts = (lagged @ self._kernels(u.shape[-1]).transpose(1, 2)).transpose(0, 1)
-        return parts, self.system.D * (q * u).sum(-1)
+    def driven(self, u: Tensor, q: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Moments of the modes (batch, d_model, P) and of the skip (batch, d_model), from spectra of what drives them and of q."""
+        lagged = diagonal.correlate_spectra(q, u, length)
+        parts = (lagged.transpose(0, 1) @ self._kernels(length).transpose(1, 2)).transpose(0, 1)
+        return parts, self.system.D * lagged[..., 0]
 
     def inputs(self, batch: Cases, v: Tensor) -> tuple[Tensor, Tensor]:
         whole = torch.einsum("tbdl,bdl->tb", v, batch.x)
@@ -98,7 +99,7 @@ class WaveDecomposition(Decomposition):
     def explicit(self, batch: Batch) -> Tensor:
         chunks = [diagonal.waves(self.system, s) for _, s in diagonal.states(self.system, batch.u)]
         parts = torch.cat(chunks, dim=-1)
-        sources = [batch.z_bias, self.system.D[:, None] * batch.u]
+        sources = [batch.z_bias.expand_as(batch.u), self.system.D[:, None] * batch.u]
         if self.has_residual:
             sources.append(torch.zeros_like(batch.u))
         return torch.cat((parts, torch.stack(sources, dim=2)), dim=2)
@@ -137,6 +138,16 @@ class InputDecomposition(Decomposition):
 
     def split(self, batch: Cases) -> tuple[Tensor, Tensor]:
         """The input's parts (batch, n_bands, d_input, length) before windows and channel selection, and what they leave of x."""
+        if not self._last or self._last[0] is not batch.x:
+            self._last[:] = [batch.x, *self._split(batch)]
+        return self._last[1], self._last[2]
+
+    @cached_property
+    def _last(self) -> list[Tensor]:
+        """Input of the latest batch and its split: every order asks for the same one."""
+        return []
+
+    def _split(self, batch: Cases) -> tuple[Tensor, Tensor]:
         x = batch.x
         if self.bands is None:
             banded = x[:, None]
@@ -158,12 +169,9 @@ class InputDecomposition(Decomposition):
         response = diagonal.kernel(self.system, q.shape[-1], skip=True)
         back = diagonal.adjoint(q, response) * batch.drive
         banded, rest = self.split(batch)
-        # (batch, d_model, bands, channels): the encoder weighs what the adjoint sees of every channel
-        per_window = [
-            torch.einsum("bhl,bndl->bhnd", back, banded * window[:, None, None]) * batch.encoder[:, None]
-            for window in self._indicators(batch)
-        ]
-        parts = self._arrange(torch.stack(per_window, dim=-1))
+        # (batch, d_model, bands, channels, windows): the encoder weighs what the adjoint sees of every channel
+        seen = torch.einsum("bhwl,bndwl->bhndw", self._windowed(back, batch), self._windowed(banded, batch))
+        parts = self._arrange(seen * batch.encoder[:, None, :, None])
         sources = [(q * batch.z_bias).sum(-1)]
         if not self.covers:
             sources.append(torch.einsum("bhl,hd,bdl->bh", back, batch.encoder, rest))
@@ -171,35 +179,43 @@ class InputDecomposition(Decomposition):
 
     def inputs(self, batch: Cases, v: Tensor) -> tuple[Tensor, Tensor]:
         banded, rest = self.split(batch)
-        per_window = [
-            torch.einsum("tbdl,bndl->tbnd", v, banded * window[:, None, None]) for window in self._indicators(batch)
-        ]
-        parts = self._arrange(torch.stack(per_window, dim=-1))
+        weights = self._windowed(v.transpose(0, 1), batch)
+        parts = self._arrange(torch.einsum("btdwl,bndwl->tbndw", weights, self._windowed(banded, batch)))
         sources = [v.new_zeros(v.shape[:2])]
         if not self.covers:
             sources.append(torch.einsum("tbdl,bdl->tb", v, rest))
         return parts, torch.stack(sources, dim=-1)
 
-    def driving(self, batch: Batch) -> list[Tensor]:
-        """What each part (flattened) and, when there is one, the rest drives: u_i (batch, d_model, length)."""
+    def driving(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+        """What each part (flattened) and, when there is one, the rest drives: u_i = E_i v_i as E_i (d_model, m), v_i (batch, m, length)."""
         banded, rest = self.split(batch)
-        channels = self.channels if self.channels is not None else None
-        driven = []
-        for selected in [None] if channels is None else [[c] for c in channels]:
-            columns = slice(None) if selected is None else selected
+        selections = [slice(None)] if self.channels is None else [slice(c, c + 1) for c in self.channels]
+        for columns in selections:
             for band in range(banded.shape[1]):
                 for window in self._indicators(batch):
-                    part = banded[:, band, columns] * window[:, None]
-                    driven.append(batch.drive * torch.einsum("hd,bdl->bhl", batch.encoder[:, columns], part))
+                    yield batch.encoder[:, columns], batch.drive * banded[:, band, columns] * window[:, None]
         if not self.covers:
-            driven.append(batch.drive * torch.einsum("hd,bdl->bhl", batch.encoder, rest))
-        return driven
+            yield batch.encoder, batch.drive * rest
 
     def explicit(self, batch: Batch) -> Tensor:
-        response = diagonal.kernel(self.system, batch.x.shape[-1], skip=True)
-        driven = [diagonal.convolve(u, response) for u in self.driving(batch)]
-        driven.insert(self.n_parts, batch.z_bias)
+        length = batch.x.shape[-1]
+        response = diagonal.kernel(self.system, length, skip=True)
+        driven = [diagonal.convolve(torch.einsum("hd,bdl->bhl", E, v), response) for E, v in self.driving(batch)]
+        driven.insert(self.n_parts, batch.z_bias.expand_as(batch.u))
         return torch.stack(driven, dim=2)
+
+    def _windowed(self, values: Tensor, batch: Cases) -> Tensor:
+        """(batch, ..., length) as (batch, ..., windows, steps of the longest window), zero past every window's end."""
+        if self.windows is None:
+            return values[..., None, :]
+        # Step t belongs to window floor(t windows / length), so that window w begins at ceil(w length / windows).
+        edges = -(-torch.arange(self.windows + 1)[None] * batch.lengths[:, None] // self.windows)
+        start, stop = edges[:, :-1, None], edges[:, 1:, None]
+        index = start + torch.arange(int((stop - start).max()))
+        inside = (index < stop).reshape(len(index), *[1] * (values.ndim - 2), *index.shape[1:])
+        flat = index.clamp(max=values.shape[-1] - 1).reshape(len(index), *[1] * (values.ndim - 2), -1)
+        taken = torch.gather(values, -1, flat.expand(*values.shape[:-1], -1))
+        return taken.unflatten(-1, index.shape[1:]) * inside
 
     def _indicators(self, batch: Cases) -> list[Tensor]:
         """Indicator (batch, length) of each window of every case's own valid steps; all steps when there are no windows."""
@@ -238,10 +254,13 @@ class ProductDecomposition(Decomposition):
         return ("bias", "skip", *extra, *(("residual",) if self.waves.has_residual else ()))
 
     def moments(self, batch: Batch, q: Tensor) -> tuple[Tensor, Tensor]:
-        skip = torch.zeros(q.shape[0], q.shape[1], dtype=q.dtype).expand(batch.u.shape[:2]).clone()
+        skip = torch.zeros(batch.u.shape[:2], dtype=q.dtype)
         parts, rest = [], torch.zeros_like(skip)
-        for index, u in enumerate(self.input.driving(batch)):
-            modes, direct = self.waves.driven(u, q)
+        weighed = diagonal.spectrum(q)
+        for index, (E, v) in enumerate(self.input.driving(batch)):
+            # The encoder mixes few transforms of channels instead of transforming every feature.
+            u = torch.einsum("hd,bdf->bhf", E.to(weighed.dtype), diagonal.spectrum(v))
+            modes, direct = self.waves.driven(u, weighed, q.shape[-1])
             skip = skip + direct
             if index < self.input.n_parts:
                 parts.append(modes)
@@ -261,14 +280,16 @@ class ProductDecomposition(Decomposition):
 
     def explicit(self, batch: Batch) -> Tensor:
         parts, rest = [], torch.zeros_like(batch.u)
-        for index, u in enumerate(self.input.driving(batch)):
+        for index, (E, v) in enumerate(self.input.driving(batch)):
+            u = torch.einsum("hd,bdl->bhl", E, v)
             chunks = [diagonal.waves(self.waves.system, s) for _, s in diagonal.states(self.waves.system, u)]
             modes = torch.cat(chunks, dim=-1)
             if index < self.input.n_parts:
                 parts.append(modes)
             else:
                 rest = modes.sum(2)
-        columns = [batch.z_bias, self.waves.system.D[:, None] * batch.u, *([] if self.input.covers else [rest])]
+        direct = self.waves.system.D[:, None] * batch.u
+        columns = [batch.z_bias.expand_as(batch.u), direct, *([] if self.input.covers else [rest])]
         if self.waves.has_residual:
             columns.append(torch.zeros_like(batch.u))
         return torch.cat((torch.stack(parts, dim=3).flatten(2, 3), torch.stack(columns, dim=2)), dim=2)

@@ -55,7 +55,7 @@ def batch_moments(
     decomposition: Decomposition, expansion: Expansion, batch: Batch
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sums over the batch's cases of the first moments and of the moments with w."""
-    first, source_first = decomposition.moments(batch, batch.pool[:, None].expand_as(batch.z))
+    first, source_first = decomposition.moments(batch, batch.pool[:, None])
     w = batch.z - expansion.centre[:, None]
     second, source_second = decomposition.moments(batch, batch.pool[:, None] * w)
     return first.sum(0), second.sum(0), source_first.sum(0), source_second.sum(0)
@@ -75,7 +75,8 @@ def shares(batch: Batch, decomposition: Decomposition, expansion: Expansion, mom
         totals = [(weight.omega * value).sum(-1) for value in basis]  # S_k(h) = sum_t omega H_k
         rows = []
         for k in range(1, expansion.order + 1):
-            parts, sources = decomposition.moments(batch, weight.omega * basis[k - 1])
+            weighed = weight.omega if k == 1 else weight.omega * basis[k - 1]
+            parts, sources = decomposition.moments(batch, weighed)
             drift, source_drift = _drift(moments, totals, k)
             d_k = expansion.coefficients[:, k]
             rows.append(_outer(weight, contract, d_k, parts - drift, sources - source_drift))

@@ -182,10 +182,17 @@ def convolve(u: Tensor, response: Tensor) -> Tensor:
 
 def correlate(q: Tensor, u: Tensor) -> Tensor:
     """R[l] = sum_t q(t) u(t - l) for 0 <= l < length, over the last axis of broadcastable q and u."""
-    length = u.shape[-1]
-    n = fft_length(length)
-    product = torch.fft.rfft(q, n=n) * torch.fft.rfft(u, n=n).conj()
-    return torch.fft.irfft(product, n=n)[..., :length]
+    return correlate_spectra(spectrum(q), spectrum(u), u.shape[-1])
+
+
+def spectrum(u: Tensor) -> Tensor:
+    """Transform of u (..., length) at which products do not wrap; for correlations that share a factor."""
+    return torch.fft.rfft(u, n=fft_length(u.shape[-1]))
+
+
+def correlate_spectra(q: Tensor, u: Tensor, length: int) -> Tensor:
+    """:func:`correlate` of signals given by their :func:`spectrum`."""
+    return torch.fft.irfft(q * u.conj(), n=fft_length(length))[..., :length]
 
 
 def adjoint(q: Tensor, response: Tensor) -> Tensor:

@@ -135,9 +135,10 @@ class Expansion:
         middle = m + w / 2
         limit = normal_density(middle) * (1 + w * w * (middle**2 - 1) / 24)
         # Both taken from the tail that m lies in, so that large |m| leaves nothing to cancel.
-        side = torch.where(m > 0, -torch.ones_like(m), torch.ones_like(m))
-        rise = side * (normal_cdf(side * z) - normal_cdf(side * m)) / torch.where(near, torch.ones_like(w), w)
-        return normal_cdf(z) + m * torch.where(near, limit, rise)
+        tail = normal_cdf(-z.abs())
+        below, above = torch.where(z < 0, tail, 1 - tail), torch.where(z < 0, 1 - tail, tail)
+        rise = torch.where(m > 0, normal_cdf(-m) - above, below - normal_cdf(m)) / torch.where(near, 1.0, w)
+        return below + m * torch.where(near, limit, rise)
 
 
 def check_order(order: int) -> None:
