@@ -182,7 +182,7 @@ def _root_attributes(
         "training_cases": len(op.training.lengths),
         "training_source": op.training.source,
     }
-    model = {**config.to_dict(), "parameters": sum(p.numel() for p in op.model.parameters())}
+    model = {**config.to_dict(), "n_parameters": sum(p.numel() for p in op.model.parameters())}
     return {
         **provenance(source=data.source),
         "title": title or f"{data.name}: what the model computes",

@@ -42,20 +42,25 @@ def pair_map(
         2 to K; the lowest by default.
     measure
         "difference": mean over one class minus mean over the other; "magnitude": mean absolute share (class means of
-        pairs hold no single cases: there the mean of the absolute class means).
+        pairs hold no single cases: there the mean of the absolute class means); "own": of class means on each case's own
+        class, those of the class `toward`.
     side
         Direction of the target where `pairs` holds no target of its own.
     """
     if "rank" in pairs["pair_share"].dims:
         raise ArgumentError("pair_map: this result holds only the largest pairs of each case; use pair_ranking.")
     order = int(pairs["order"].values[0]) if order is None else order
-    if side is None and (measure == "difference" or "case" in pairs["pair_share"].dims):
+    if measure != "own" and side is None and (measure == "difference" or "case" in pairs["pair_share"].dims):
         side = direction(pairs, toward)
-    matrix = _matrix(pairs, pairs["pair_share"].sel(order=order), measure, side)
+    share = pairs["pair_share"].sel(order=order)
+    matrix = _own(share, toward) if measure == "own" else _matrix(pairs, share, measure, side)
     table, labels = _binned(pairs, matrix) if "wave" in matrix.dims else _flat(pairs, matrix)
     title = axis_title(pairs, "wave_frequency") if "wave" in matrix.dims else ""
     top = float(np.nanmax(np.abs(table), initial=0.0)) or 1.0
-    signed = measure == "difference"
+    signed = measure != "magnitude"
+    words = {"difference": "difference of mean pair shares", "own": "mean pair share"}.get(
+        measure, "mean absolute pair share"
+    )
     hover = [
         [
             f"{text(a, 40)} with {text(b, 40)}<br><b>{number(v, 3, signed)}</b>"
@@ -84,9 +89,9 @@ def pair_map(
     return figure(
         [trace],
         height=150 + max(18 * len(labels), 30 * min(len(labels), 6)),
-        **bar_title(f"{'difference of mean pair shares' if signed else 'mean absolute pair share'} (logit units)"),
-        xaxis=ticks(labels, 16, title={"text": title}),
-        yaxis=ticks(labels, 16, autorange="reversed", title={"text": ""}),
+        **bar_title(f"{words} (logit units)"),
+        xaxis=ticks(labels, 24, title={"text": title}),
+        yaxis=ticks(labels, 24, autorange="reversed", title={"text": ""}),
     )
 
 
@@ -111,6 +116,16 @@ def pair_ranking(pairs: xr.Dataset, n: int = 15) -> "pd.DataFrame":
     table["total"] = table["cases"] * table["size"]
     table = table.sort_values("total", ascending=False).head(n).reset_index()
     return table[["pair", "cases", "share", "size"]]
+
+
+def _own(share: xr.DataArray, toward: str | None) -> xr.DataArray:
+    """Class means of one class."""
+    names = [str(value) for value in share["class"].values]
+    if "case" in share.dims or toward not in names:
+        raise ArgumentError(
+            f"pair_map(measure='own', toward={toward!r}): give class means and one of {', '.join(names)}."
+        )
+    return share.isel({"class": names.index(toward)})
 
 
 def _matrix(pairs: xr.Dataset, share: xr.DataArray, measure: str, side: Direction | None) -> xr.DataArray:

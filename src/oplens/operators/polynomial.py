@@ -61,7 +61,7 @@ def gelu_coefficients(centre: Tensor, variance: Tensor, order: int) -> Tensor:
     --------
     >>> import torch
     >>> zero = torch.zeros(1, dtype=torch.float64)
-    >>> [round(v, 6) for v in gelu_coefficients(zero, zero, 4)[0].tolist()]  # z/2 + z^2/sqrt(2 pi) - z^4/(6 sqrt(2 pi))
+    >>> [round(v, 6) + 0.0 for v in gelu_coefficients(zero, zero, 4)[0].tolist()]  # z/2 + z^2/sqrt(2 pi) - z^4/(6 sqrt(2 pi))
     [0.0, 0.5, 0.398942, 0.0, -0.06649]
     """
     check_order(order)

@@ -32,8 +32,53 @@ def _sides(pairs: xr.Dataset, found: dict[str, xr.Dataset]) -> tuple[Direction, 
         return figures.directions(same[0]) if same else ()
 
 
+def _own_section(name: str, pairs: xr.Dataset, limits: Limits) -> Section:
+    """Class means on the logit of each case's own class: one map per class, nothing to subtract."""
+    orders = {str(int(o)): f"order {int(o)}" for o in np.atleast_1d(pairs["order"].values)}
+    classes = {str(c): str(c) for c in pairs["class"].values}
+    keys = {
+        "|".join([order] * (len(orders) > 1) + [of] * (len(classes) > 1)): (int(order), of)
+        for order in orders
+        for of in classes
+    }
+    keys = dict(list(keys.items())[: limits.variants])
+    choices = [Choice(word, options) for word, options in (("show", orders), ("class", classes)) if len(options) > 1]
+    switch = Switch(f"switch-{slug(name)}", choices) if choices else None
+    picture = Picture(
+        f"{slug(name)}-own",
+        "Mean over the cases of a class, on the logit of that class",
+        "",
+        {key: figures.pair_map(pairs, order, "own", toward=of) for key, (order, of) in keys.items()},
+        switch.id if switch else None,
+    )
+    return Section(
+        slug(name),
+        f"{_pair_words(pairs).capitalize()} in pairs",
+        f"Which {_pair_words(pairs)} act together?",
+        switch=switch,
+        pictures=[picture],
+        notes=[_caption(pairs) + " Positive cells speak for the class, negative ones against it."],
+    )
+
+
+def _caption(pairs: xr.Dataset) -> str:
+    waves = "wave" in pairs["pair_share"].dims
+    meet = (
+        "Waves meet only inside a hidden feature; here all features are added up in bins of frequency. "
+        if waves
+        else ""
+    )
+    means = "" if "case" in pairs["pair_share"].dims else "From class means. "
+    return (
+        f"{meet}The matrix is symmetric: what an unordered pair holds is twice its off-diagonal cell; with the sources, rows add up to "
+        f"the shares above. {means}Claim: {pairs['pair_share'].attrs.get('claim', '')}. Logit units."
+    )
+
+
 def _pair_section(name: str, pairs: xr.Dataset, sides: tuple[Direction, ...], limits: Limits) -> Section:
     cases = "case" in pairs["pair_share"].dims
+    if not cases and not sides:
+        return _own_section(name, pairs, limits)
     chosen = sides if cases and "class" in pairs["pair_share"].dims else sides[:1]
     orders = {str(int(o)): f"order {int(o)}" for o in np.atleast_1d(pairs["order"].values)}
     several = {side.name: side.name for side in chosen} if len(chosen) > 1 else {}
@@ -45,18 +90,8 @@ def _pair_section(name: str, pairs: xr.Dataset, sides: tuple[Direction, ...], li
     keys = dict(list(keys.items())[: limits.variants])
     choices = [Choice(w, o) for w, o in (("show", orders), ("class", several)) if len(o) > 1]
     switch = Switch(f"switch-{slug(name)}", choices) if choices else None
-    waves = "wave" in pairs["pair_share"].dims
     measures = ["difference", "magnitude"] if sides else []
     titles = {"difference": "Difference between the classes", "magnitude": "Mean size, whatever the sign"}
-    what = (
-        "Waves meet only inside a hidden feature; here all features are added up in bins of frequency. "
-        if waves
-        else ""
-    )
-    caption = (
-        f"{what}The matrix is symmetric: what an unordered pair holds is twice its off-diagonal cell; with the sources, rows add up to "
-        f"the shares above. {'' if cases else 'From class means. '}Claim: {pairs['pair_share'].attrs.get('claim', '')}. Logit units."
-    )
     pictures = [
         Picture(
             f"{slug(name)}-{measure}",
@@ -74,7 +109,7 @@ def _pair_section(name: str, pairs: xr.Dataset, sides: tuple[Direction, ...], li
         key=colour_key(chosen),
         switch=switch,
         pictures=pictures,
-        notes=[caption],
+        notes=[_caption(pairs)],
     )
 
 
