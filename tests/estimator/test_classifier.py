@@ -221,6 +221,7 @@ def test_data_that_cannot_be_trained_on(X: object, y: object, error: type[Except
         ({"lr": "fast"}, r"lr='fast'"),
         ({"lr_ssm": math.nan}, r"lr_ssm=nan"),
         ({"weight_decay": -1}, r"weight_decay=-1\): expected 0 or more"),
+        ({"offset_jitter": -0.1}, r"offset_jitter=-0.1\): expected 0 or more"),
         ({"label_smoothing": 1.0}, r"label_smoothing=1.0"),
         ({"max_epochs": 0}, r"max_epochs=0\): expected a whole number"),
         ({"batch_size": 2.5}, r"batch_size=2.5"),

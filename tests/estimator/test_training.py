@@ -63,8 +63,10 @@ def test_the_callers_random_state_neither_matters_nor_changes(data: SequenceData
 
 
 def test_weights_equal_a_plain_loop(ragged: SequenceData):
-    """The whole recipe written out again: split, standardisation, two groups, cosine, label smoothing, best epoch."""
-    model = S4DClassifier(**{**SMALL, "dropout": 0.0}, weight_decay=0.05, label_smoothing=0.2, lr=0.02).fit(ragged)
+    """The whole recipe written out again: split, standardisation, jitter, two groups, cosine, label smoothing, best epoch."""
+    model = S4DClassifier(
+        **{**SMALL, "dropout": 0.0}, weight_decay=0.05, label_smoothing=0.2, lr=0.02, offset_jitter=0.7
+    ).fit(ragged)
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     classes = sorted(set(ragged.y.tolist()))
     targets = np.array([classes.index(label) for label in ragged.y])
@@ -88,7 +90,10 @@ def test_weights_equal_a_plain_loop(ragged: SequenceData):
             cosine = 0.5 + 0.5 * math.cos(math.pi * (epoch * n_batches + k) / (6 * n_batches))
             optimiser.param_groups[0]["lr"], optimiser.param_groups[1]["lr"] = 0.02 * cosine, 0.004 * cosine
             optimiser.zero_grad()
-            log_p = torch.log_softmax(net(x[index], lengths[index]), 1)
+            jitter = (
+                0.7 * torch.randn(len(index), 12, generator=order, dtype=torch.float64) * torch.tensor(steps.std(1))
+            )
+            log_p = torch.log_softmax(net(x[index] + jitter[:, None], lengths[index]), 1)
             smooth = 0.8 * torch.nn.functional.one_hot(y[index], 3) + 0.2 / 3
             (-(smooth * log_p).sum(1).mean()).backward()
             optimiser.step()
@@ -257,6 +262,27 @@ def test_stopping_keeps_the_best_epoch(data: SequenceData):
         d_model=6, d_state=8, lr=0.3, schedule="constant", max_epochs=model.best_epoch_, patience=4
     ).fit(data)
     assert equal(model, shorter)
+
+
+def test_jitter_takes_the_weight_off_offsets():
+    """Class one is offset by 1 and oscillates; after training with jitter the offset alone convinces less."""
+    rng, t = np.random.default_rng(0), np.arange(40)
+    y = np.arange(60) % 2
+    wave = np.sin(0.9 * t + rng.uniform(0, 6.28, (60, 1)))
+    X = (y[:, None] * (0.5 + wave) + 0.3 * rng.normal(size=(60, 40)))[:, None]
+    margins = {}
+    for jitter in (0.0, 1.0):
+        model = S4DClassifier(d_model=16, d_state=16, max_epochs=40, offset_jitter=jitter).fit(X, y)
+        assert model.score(X, y) > 0.95
+        margins[jitter] = (
+            model.decision_function(np.full((1, 1, 40), 0.5))[0] - model.decision_function(np.zeros((1, 1, 40)))[0]
+        )
+    assert margins[0.0] > 4 * abs(margins[1.0])
+
+
+def test_jitter_means_nothing_where_offsets_are_removed(data: SequenceData):
+    first, second = (S4DClassifier(**SMALL, remove_offset=True, offset_jitter=j).fit(data) for j in (0.0, 2.0))
+    assert equal(first, second)
 
 
 def test_patience_none_trains_on_all_cases(data: SequenceData):

@@ -34,6 +34,9 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
     lr, lr_ssm : float
         Learning rate at the start, and that of the steps and poles of the diagonal systems (which see no weight decay).
     weight_decay, label_smoothing : float
+    offset_jitter : float
+        While training, shift every case's channels by random constants of so many of the channel's standard deviations, anew in
+        each epoch: offsets drift between recordings, and a model that leans on them alone fails on the next day's.
     schedule : {"cosine", "constant"}
         Learning rate over the `max_epochs`.
     max_epochs, batch_size : int
@@ -99,6 +102,7 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
         lr_ssm: float = 0.003,
         weight_decay: float = 0.01,
         label_smoothing: float = 0.1,
+        offset_jitter: float = 0.5,
         schedule: str = "cosine",
         max_epochs: int = 60,
         batch_size: int = 16,
@@ -125,6 +129,7 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
         self.lr_ssm = lr_ssm
         self.weight_decay = weight_decay
         self.label_smoothing = label_smoothing
+        self.offset_jitter = offset_jitter
         self.schedule = schedule
         self.max_epochs = max_epochs
         self.batch_size = batch_size
@@ -228,7 +233,8 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
 
         for name in ("lr", "lr_ssm"):
             _require(name, getattr(self, name), lambda v: v > 0, "a positive number")
-        _require("weight_decay", self.weight_decay, lambda v: v >= 0, "0 or more")
+        for name in ("weight_decay", "offset_jitter"):
+            _require(name, getattr(self, name), lambda v: v >= 0, "0 or more")
         _require("label_smoothing", self.label_smoothing, lambda v: 0 <= v < 1, "at least 0 and below 1")
         for name in ("max_epochs", "batch_size"):
             _require(name, getattr(self, name), lambda v: v >= 1 and v == int(v), "a whole number of at least 1")
@@ -249,6 +255,7 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
             lr_ssm=float(self.lr_ssm),
             weight_decay=float(self.weight_decay),
             label_smoothing=float(self.label_smoothing),
+            offset_jitter=float(self.offset_jitter),
             schedule=self.schedule,
             max_epochs=int(self.max_epochs),
             batch_size=int(self.batch_size),

@@ -27,7 +27,7 @@ from torch.utils.data import Dataset
 from oplens.data import SequenceData
 from oplens.errors import ArgumentError
 from oplens.estimator.checkpoint import RunState, load_run, save_run
-from oplens.models import S4D, S4DConfig
+from oplens.models import S4D, Preprocessing, S4DConfig
 
 # Steps and poles of the diagonal systems: small changes move every resonance, so they get a rate of their own and no decay.
 STATE_SPACE = ("log_dt", "log_A_real", "A_imag")
@@ -44,6 +44,7 @@ class Plan:
     lr_ssm: float
     weight_decay: float
     label_smoothing: float
+    offset_jitter: float
     schedule: str
     max_epochs: int
     batch_size: int
@@ -82,15 +83,32 @@ class Cases(Dataset[Any]):
 
 
 class Batches:
-    """Iterator that skorch builds from a dataset; shuffled when it is given a generator, whose state is the sampler's state."""
+    """Iterator that skorch builds from a dataset; shuffled and jittered when it is given a generator.
 
-    def __init__(self, dataset: Cases, batch_size: int, generator: torch.Generator | None = None) -> None:
-        self.dataset, self.batch_size, self.generator = dataset, batch_size, generator
+    The generator's state is the state of the sampler. `jitter` (channels,) is the standard deviation of the constant that every
+    case's channels are shifted by, drawn anew each time.
+    """
+
+    def __init__(
+        self,
+        dataset: Cases,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+        jitter: Tensor | None = None,
+    ) -> None:
+        self.dataset, self.batch_size, self.generator, self.jitter = dataset, batch_size, generator, jitter
 
     def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
         n_cases = len(self.dataset)
-        order = torch.arange(n_cases) if self.generator is None else torch.randperm(n_cases, generator=self.generator)
-        return (self.dataset.batch(index) for index in order.split(self.batch_size))
+        if self.generator is None:
+            yield from (self.dataset.batch(index) for index in torch.arange(n_cases).split(self.batch_size))
+            return
+        for index in torch.randperm(n_cases, generator=self.generator).split(self.batch_size):
+            inputs, labels = self.dataset.batch(index)
+            if self.jitter is not None:
+                noise = torch.randn(len(index), len(self.jitter), generator=self.generator, dtype=torch.float64)
+                inputs["x"] = inputs["x"] + (noise * self.jitter)[:, None, :]
+            yield inputs, labels
 
 
 class Keeper(Callback):
@@ -150,7 +168,7 @@ def train(
         torch.manual_seed(plan.seed)
         order = torch.Generator().manual_seed(plan.seed)
         keeper = Keeper(plan, len(state.history) * steps, plan.max_epochs * steps)
-        net = _net(config, plan, order, validation, keeper)
+        net = _net(config, plan, _sampler(config, plan, training[0], order), validation, keeper)
         if state.history:
             _restore(net, state, order)
         while not finished(state.history, plan):
@@ -191,7 +209,17 @@ def fingerprint(config: S4DConfig, training: Labelled, validation: Labelled | No
     return digest.hexdigest()
 
 
-def _net(config: S4DConfig, plan: Plan, order: torch.Generator, validation: Labelled | None, keeper: Keeper) -> Any:
+def _sampler(config: S4DConfig, plan: Plan, data: SequenceData, order: torch.Generator) -> dict[str, Any]:
+    assert config.preprocessing is not None
+    options: dict[str, Any] = {"iterator_train__generator": order}
+    # Where each case's mean is subtracted, a shift would be too.
+    if plan.offset_jitter and not config.preprocessing.remove_offset:
+        spread = Preprocessing.standardise(data.X, data.lengths).scale
+        options["iterator_train__jitter"] = plan.offset_jitter * torch.tensor(spread, dtype=torch.float64)
+    return options
+
+
+def _net(config: S4DConfig, plan: Plan, sampler: dict[str, Any], validation: Labelled | None, keeper: Keeper) -> Any:
     own = {"lr": plan.lr_ssm, "initial_lr": plan.lr_ssm, "weight_decay": 0.0}
     net = NeuralNet(
         S4D,
@@ -204,7 +232,7 @@ def _net(config: S4DConfig, plan: Plan, order: torch.Generator, validation: Labe
         optimizer__param_groups=[(f"*.kernel.{name}", own) for name in STATE_SPACE],
         batch_size=plan.batch_size,
         iterator_train=Batches,
-        iterator_train__generator=order,
+        **sampler,
         iterator_valid=Batches,
         train_split=None if validation is None else predefined_split(Cases(*validation)),
         callbacks=[keeper],
