@@ -186,6 +186,31 @@ def test_chunks_do_not_matter(monkeypatch):
         assert np.abs(got - expected).max() < 1e-12 * np.abs(expected).max(), by
 
 
+def test_one_number_per_case_of_centred_logits_is_that_of_the_predicted_or_own_class():
+    op = expand(make_model("plain", 3), TRAIN, order=3)
+    cases, labels = TEST + TRAIN, ["y", "x", "z", "y", "x", "x", "y"]
+    whole = op.explain(cases, labels, by=Pairs(Waves()), target=CentredLogits())
+    means = op.explain(cases, labels, by=Pairs(Waves(), mean="class"), target=CentredLogits())
+    assert means["class"].values.tolist() == ["x", "y", "z"]
+    for label in "xyz":
+        rows = [i for i, value in enumerate(labels) if value == label]
+        expected = whole["pair_share"].sel({"class": label}).values[:, rows].mean(1)
+        assert (
+            np.abs(means["pair_share"].sel({"class": label}).values - expected).max() < 1e-13 * np.abs(expected).max()
+        )
+    top = op.explain(cases, labels, by=Pairs(Waves(), top=1), target=CentredLogits())
+    for case, label in enumerate(whole["predicted"].values):
+        cells = whole["pair_share"].sel({"class": label}).values[:, case]
+        doubled = cells * np.where(np.eye(cells.shape[-1]), 1, 2)
+        for order in range(2):
+            flat = doubled[order].ravel()
+            assert float(top["pair_share"].values[order, case, 0]) == pytest.approx(
+                flat[np.abs(flat).argmax()], rel=1e-12
+            )
+    assert "predicted" in top.attrs["target"]
+    assert "own" in means.attrs["target"]
+
+
 # Games: what a part's share means, computed without any formula of shares.
 
 

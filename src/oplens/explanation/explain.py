@@ -36,7 +36,11 @@ def explain(
     classes = op.model.config.classes
     if len(classes) < 2 and target is None:
         raise ArgumentError("explain: a model with one class has nothing to decide; pass a target of your own.")
-    target = target or default_target(classes)
+    target = default_target(classes) if target is None else target
+    if not isinstance(target, Target):
+        raise ArgumentError(
+            f"explain(target={target!r}): give Margin(towards, against) or CentredLogits(); the classes are {', '.join(classes)}."
+        )
     if isinstance(by, Pairs):
         from oplens.explanation.pairs import explain_pairs
 
@@ -69,7 +73,8 @@ def _explain_orders(
     check_memory(values, memory_limit, "explain", "explain fewer cases at a time, or coarser parts")
     moments = op.moments(parts, decomposition, X_train)
     rows: dict[str, list[Tensor]] = {}
-    for _, batch in op.batches(data, directions):
+    arrays = _arrays(op, decomposition, data.X.shape[-1], len(directions))
+    for _, batch in op.batches(data, directions, arrays):
         result = shares(batch, decomposition, op.expansion, moments)
         scanned = _scan(op, batch, system)
         found = {field.name: getattr(result, field.name) for field in fields(Shares)}
@@ -89,6 +94,14 @@ def _explain_orders(
         coords["class"] = ("class", list(op.model.config.classes))
     ds = xr.Dataset(variables, coords=coords, attrs=attributes(op, parts, target, data, claim))
     return complete(ds, ("order_0", "share", "source_share", "remainder"))
+
+
+def _arrays(op: "ExplicitOperator", decomposition: Decomposition, length: int, n_targets: int) -> int:
+    """Working arrays of (d_model, length) per case beyond the usual ones: readout weights of classes, bands of the input, cells."""
+    config = op.model.config
+    weights = config.n_classes + n_targets if config.architecture == "reference" else 0
+    bands = dict(zip(decomposition.dims, decomposition.shape, strict=True)).get("band", 0)
+    return weights + bands * config.d_input // config.d_model + decomposition.n_parts // length
 
 
 def _scan(op: "ExplicitOperator", batch: Batch, system: diagonal.DiagonalSystem) -> Tensor:
@@ -146,9 +159,9 @@ def complete(ds: "xr.Dataset", terms: tuple[str, ...]) -> "xr.Dataset":
         total = total + ds[name].sum(over)
         absolute = absolute + abs(ds[name]).sum(over)
     target = ds["target"]
-    ds = ds.assign(
-        sum_abs_terms=absolute, completeness_residual=total - target, cancellation_ratio=absolute / abs(target)
-    )
+    with np.errstate(divide="ignore", invalid="ignore"):  # a target of exactly 0 cancels without limit
+        ratio = absolute / abs(target)
+    ds = ds.assign(sum_abs_terms=absolute, completeness_residual=total - target, cancellation_ratio=ratio)
     texts = {
         "sum_abs_terms": ("logit", "sum of absolute terms"),
         "completeness_residual": ("logit", "sum of all terms minus target"),
@@ -290,11 +303,11 @@ def _describe(part: Any) -> str:
     return repr(part)
 
 
-def check_memory(values: int, limit: int, call: str, cure: str) -> None:
+def check_memory(values: int, limit: int, call: str, cure: str, what: str = "result") -> None:
     """Say the number of values and bytes of a result that would not fit, before work starts."""
     size = values * 8
     if size > limit:
         raise ArgumentError(
-            f"{call}: the result would hold {values:,} values ({size / 2**30:.1f} GiB), above the limit of "
+            f"{call}: the {what} would hold {values:,} values ({size / 2**30:.1f} GiB), above the limit of "
             f"{limit / 2**30:.1f} GiB; {cure}, or raise memory_limit."
         )

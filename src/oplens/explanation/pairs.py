@@ -90,13 +90,18 @@ def _check(
         unknown = sorted(set(labels.tolist()) - set(op.model.config.classes))
         if unknown:
             raise ArgumentError(f"explain(by=Pairs(mean='class')): the model has no class {', '.join(unknown)}.")
+    features, size = op.model.config.d_model, decomposition.n_parts + len(decomposition.sources)
+    # Every feature's cells of one case are formed, about four times over, whatever is kept of them.
+    check_memory(
+        4 * features * size**2, memory_limit, "explain(by=Pairs(...)), one case", "choose coarser parts", "work"
+    )
     if by.top:
         return
     cases = len(np.unique(labels)) if by.mean and labels is not None else len(data.X)
-    features = op.model.config.d_model if decomposition.per_feature else 1
-    size = decomposition.n_parts + len(decomposition.sources)
+    features = features if decomposition.per_feature else 1
     cure = "ask for Pairs(..., top=100) or Pairs(..., mean='class'), or explain fewer cases at a time"
-    check_memory((op.order - 1) * cases * n_targets * features * size**2, memory_limit, "explain(by=Pairs(...))", cure)
+    targets = 1 if by.mean else n_targets
+    check_memory((op.order - 1) * cases * targets * features * size**2, memory_limit, "explain(by=Pairs(...))", cure)
 
 
 def _needs_explicit(op: "ExplicitOperator", decomposition: Decomposition) -> bool:

@@ -39,6 +39,8 @@ class Channels(Part):
 
     def __post_init__(self) -> None:
         if self.names is not None:
+            if isinstance(self.names, str) or not isinstance(self.names, Sequence):
+                raise ArgumentError(f"Channels({self.names!r}): give a tuple of names, such as Channels(('C3', 'C4')).")
             object.__setattr__(self, "names", tuple(self.names))
             if not self.names:
                 raise ArgumentError("Channels(()): name at least one channel, or leave names out for all of them.")
@@ -157,6 +159,10 @@ class Pairs:
 
 def normalise(by: By) -> tuple[Part, ...]:
     """A product as a tuple in canonical order (waves, channels, bands, windows); repeated kinds are refused."""
+    if not isinstance(by, Part | Sequence) or isinstance(by, str):
+        raise ArgumentError(
+            f"explain(by={by!r}): use Waves(), Channels(), Bands(...), Windows(n), a tuple of them, or Pairs(...)."
+        )
     parts = (by,) if isinstance(by, Part) else tuple(by)
     if not parts:
         raise ArgumentError("explain(by=()): name at least one kind of part, for example by=Waves().")

@@ -138,10 +138,13 @@ def _input_parts(
     }
     coords = {**case_coords(op, data, labels, arrays["logits"]), **part_coords(op, decomposition, parts)}
     coords["class"] = ("class", np.array(config.classes, dtype=object))
-    coords["source"] = ("source", np.array(decomposition.sources[1:], dtype=object))
+    if decomposition.covers:
+        del axes["source_full_share"]
+    else:
+        coords["source"] = ("source", np.array(decomposition.sources[1:], dtype=object))
     attrs = attributes(op, parts, target, data, "conditional")
     ds = xr.Dataset(_described(arrays, axes, target), coords=coords, attrs=attrs)
-    return complete(ds, ("full_share", "source_full_share", "full_constant"))
+    return complete(ds, tuple(name for name in axes if name != "target"))
 
 
 def _traces(model: S4D, data: SequenceData, n_targets: int) -> Iterator[tuple[Trace, Tensor]]:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
+from oplens.explanation.operator import labels_of
 from oplens.explanation.targets import Target, default_target
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def summarise(
     import xarray as xr
 
     data = as_sequences(X)
-    labels = _labels(y if y is not None else data.y)
+    _check_cases(ds, data, "summarise")
+    labels = labels_of(y if y is not None else data.y, len(data.X), "summarise(y=...)")
     target = target or default_target(op.model.config.classes)
     directions = target.directions(op.model.config.classes)
     model_logits = ds["logits"].values
@@ -63,7 +65,8 @@ def summarise(
         if labels is not None:
             accuracy = (choices == labels).mean(1)
             variables["accuracy"] = ("order", accuracy, "of the operator cut after each order", "measured")
-            relative = accuracy / max((decided == labels).mean(), 1e-300)
+            right = (decided == labels).mean()
+            relative = accuracy / right if right > 0 else np.full(accuracy.shape, np.nan)
             variables["relative_accuracy"] = ("order", relative, "divided by the model's accuracy", "measured")
     if labels is not None:
         variables["model_accuracy"] = ((), (decided == labels).mean(), "accuracy of the model", "measured")
@@ -87,6 +90,7 @@ def choose_cases(op: "ExplicitOperator", ds: "xr.Dataset", X: Any, count: int = 
     import xarray as xr
 
     data = as_sequences(X)
+    _check_cases(ds, data, "choose_cases")
     classes = list(op.model.config.classes)
     logits = ds["logits"].values
     ordered = np.sort(logits, axis=-1)
@@ -194,8 +198,11 @@ def _r2(truth: NDArray[np.float64], estimate: NDArray[np.float64]) -> float:
     return float("nan") if spread == 0 else float(1 - ((truth - estimate) ** 2).sum() / spread)
 
 
-def _labels(y: Any) -> NDArray[np.str_] | None:
-    return None if y is None else np.asarray(y).astype(str)
+def _check_cases(ds: "xr.Dataset", data: SequenceData, call: str) -> None:
+    if ds.sizes.get("case") != len(data.X):
+        raise ArgumentError(
+            f"{call}: the explanation holds {ds.sizes.get('case', 'no')} cases, X holds {len(data.X)}; give the sequences explained."
+        )
 
 
 def _choose(gap: NDArray[np.float64], right: NDArray[np.bool_] | None, count: int) -> list[tuple[int, str]]:

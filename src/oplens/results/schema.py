@@ -34,6 +34,9 @@ _PARTITION = {
     "completeness_residual": "case [class]",
     "cancellation_ratio": "case [class]",
     "layer_share": "case [class] layer feature wave",
+    "layer_skip_share": "case [class] layer feature",
+    "residual_share": "case [class]",
+    "constant": "case [class]",
     "centre": "feature",
     "scale": "feature",
 }
@@ -227,7 +230,9 @@ def _check_pairs(path: str, share: xr.DataArray) -> None:
             )
         return
     first, second = part_dimensions(share), tuple(name for name in dims if name.endswith("_2"))
-    seconds = [tuple(f"{name}_2" for name in first), ("wave_2",)]
+    seconds = [
+        tuple(f"{name}_2" for name in names) for names in (first, first[1:] if first[:1] == ("feature",) else first)
+    ]
     heads = [("order", "case"), ("order", "case", "class"), ("order", "class")]
     if not first or second not in seconds or not any(dims == (*head, *first, *second) for head in heads):
         raise ResultError(
