@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oplens.errors import CheckpointError
-from oplens.explanation.operator import ExplicitOperator, Training
+from oplens.explanation.operator import ExplicitOperator, Training, digest
 from oplens.models.storage import load_model, parse_tensors, read_content, read_json, save_model, write_bytes
 from oplens.operators.polynomial import FAMILIES, Expansion
 
@@ -62,12 +62,18 @@ def load_operator(directory: str | Path) -> ExplicitOperator:
     if header.get("family") != "none":
         expansion = _expansion(header, tensors, model.config.d_model, path)
     lengths = _tensor(tensors, "lengths", path).numpy()
+    if lengths.ndim != 1 or lengths.dtype != np.int64 or len(lengths) == 0:
+        raise CheckpointError(
+            f"{path}: the lengths of the training cases are damaged ({lengths.dtype}, {lengths.shape})."
+        )
     labels = training.get("y")
     if labels is not None and (not isinstance(labels, list) or len(labels) != len(lengths)):
         raise CheckpointError(f"{path}: training labels do not match the {len(lengths)} training cases.")
     X = tensors["X_train"].numpy() if "X_train" in tensors else None
     if X is not None and (X.ndim != 3 or X.shape[0] != len(lengths) or X.shape[1] != model.config.d_input):
         raise CheckpointError(f"{path}: training inputs have shape {X.shape}, which is not the model's.")
+    if X is not None and (X.dtype != np.float32 or digest(X, lengths) != training["sha256"]):
+        raise CheckpointError(f"{path}: the training inputs are not those the operator was fitted on (hashes differ).")
     y = None if labels is None else np.array(labels, dtype=str)
     kept = Training(X, lengths, y, str(training.get("source", "unknown")), training["sha256"])
     return ExplicitOperator(model, expansion, kept)
@@ -89,6 +95,8 @@ def _expansion(header: dict[str, Any], tensors: dict[str, Tensor], d_model: int,
         raise CheckpointError(f"{path}: the expansion's shapes do not fit order {order!r} and d_model {d_model}.")
     if not all(bool(torch.isfinite(tensor).all()) for tensor in (centre, variance, coefficients)):
         raise CheckpointError(f"{path}: the expansion holds NaN or infinite values.")
+    if bool((variance < 0).any()):
+        raise CheckpointError(f"{path}: the expansion holds a negative variance.")
     return Expansion(str(header["family"]), centre, variance, coefficients)
 
 
