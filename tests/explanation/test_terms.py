@@ -25,6 +25,8 @@ PARTITIONS = {
         True,
     ),
     "some bands": (Bands(TWO), {"bands": TWO}, False),
+    "bands up to 12.5": (Bands(THREE[:2]), {"bands": THREE[:2]}, False),
+    "bands with a gap": (Bands([THREE[2], THREE[0]]), {"bands": [THREE[2], THREE[0]]}, False),
     "windows": (Windows(3), {"windows": 3}, True),
     "channels x bands": ((Channels(), Bands(THREE)), {"channels": [0, 1, 2], "bands": THREE}, True),
     "some channels x some bands": ((Bands(TWO), Channels(("b",))), {"channels": [1], "bands": TWO}, False),
