@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError
-from oplens.operators import DISCRETISATIONS
+from oplens.operators import DISCRETISATIONS, INITIALISATIONS
 
 ARCHITECTURES = ("plain", "reference")
 LARGEST_SIZE = (
@@ -115,6 +115,8 @@ class S4DConfig:
         Hz. Without it frequencies are in cycles per step.
     preprocessing : Preprocessing, optional
         Identity when omitted.
+    initialisation : {"lin", "inv", "real"}
+        Poles before training: S4D-Lin, S4D-Inv or S4D-Real (see :mod:`oplens.operators.initialisation`).
     """
 
     d_input: int
@@ -132,6 +134,7 @@ class S4DConfig:
     classes: tuple[str, ...] = ()
     sampling_rate: float | None = None
     preprocessing: Preprocessing | None = None
+    initialisation: str = "lin"
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -156,6 +159,10 @@ class S4DConfig:
         if self.discretisation not in DISCRETISATIONS:
             raise ArgumentError(
                 f"S4DConfig(discretisation={self.discretisation!r}): choose one of {', '.join(DISCRETISATIONS)}."
+            )
+        if self.initialisation not in INITIALISATIONS:
+            raise ArgumentError(
+                f"S4DConfig(initialisation={self.initialisation!r}): choose one of {', '.join(INITIALISATIONS)}."
             )
         if not 0 <= self.dropout < 1:
             raise ArgumentError(f"S4DConfig(dropout={self.dropout}): must be at least 0 and below 1.")

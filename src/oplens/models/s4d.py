@@ -20,13 +20,14 @@ from torch.nn import functional
 from oplens.errors import ArgumentError
 from oplens.models.configuration import S4DConfig
 from oplens.operators import diagonal
+from oplens.operators.initialisation import initial_poles
 from oplens.operators.mixing import mixed_convolution, mixed_convolution_step
 
 Mode = Literal["convolution", "recurrence", "step"]
 
 
 class S4DKernel(nn.Module):
-    """Parameters of the diagonal systems of one layer, S4D-Lin initialisation (A = -1/2 + i pi n)."""
+    """Parameters of the diagonal systems of one layer; every feature starts with the same poles."""
 
     def __init__(self, config: S4DConfig) -> None:
         super().__init__()
@@ -34,8 +35,9 @@ class S4DKernel(nn.Module):
         low, high = math.log(config.dt_min), math.log(config.dt_max)
         self.log_dt = nn.Parameter(torch.rand(d_model) * (high - low) + low)
         self.C = nn.Parameter(torch.view_as_real(torch.randn(d_model, n_modes, dtype=torch.cfloat)).clone())
-        self.log_A_real = nn.Parameter(torch.log(0.5 * torch.ones(d_model, n_modes)))
-        self.A_imag = nn.Parameter(math.pi * torch.arange(n_modes).repeat(d_model, 1).float())
+        sigma, omega = initial_poles(config.initialisation, config.d_state)
+        self.log_A_real = nn.Parameter(torch.log(sigma.repeat(d_model, 1)))
+        self.A_imag = nn.Parameter(omega.repeat(d_model, 1))
 
 
 class S4DLayer(nn.Module):
