@@ -174,6 +174,26 @@ def test_class_means_are_averages_over_true_classes(by):
             assert np.abs(ds[name].sel({"class": label}).values - expected).max() < 1e-13 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e5])
+@pytest.mark.parametrize("by", [Waves(), Channels()])
+def test_an_offset_that_the_encoder_removes_costs_no_digits(by, offset):
+    """Raw data far from 0: the parts' means are large, the bias source cancels them, and products of means must not be formed."""
+    model = make_model("plain")
+    ordinary = expand(model, TRAIN, order=2).explain(TEST, by=Pairs(by))["pair_share"].values
+    with torch.no_grad():
+        model.encoder.bias -= offset * model.encoder.weight.sum(1)
+    train, cases = ([x + offset for x in values] for values in (TRAIN, TEST))
+    op = expand(model, train, order=2)
+    ds, shares = op.explain(cases, by=Pairs(by)), op.explain(cases, by=by).sel(order=[2])
+    rows = ds["pair_share"].sum([d for d in ds["pair_share"].dims if d.endswith("_2")]) + ds["pair_source_share"].sum(
+        "source"
+    )
+    scale = np.abs(ordinary).max() * (
+        1 + offset
+    )  # a part's transient is as large as the offset, once in every product with w
+    assert float(abs(rows - shares["share"]).max()) < 1e-11 * scale
+
+
 def test_chunks_do_not_matter(monkeypatch):
     op = expand(make_model("plain"), TRAIN, order=3)
     labels = ["x", "y", "x"]

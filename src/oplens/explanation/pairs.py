@@ -65,10 +65,11 @@ def explain_pairs(
     members = _training(op, parts, decomposition, X_train)
     collect = _Collector(by, labels, decomposition, op)
     scale = decomposition.n_parts + len(decomposition.sources)
-    for rows, batch in op.batches(data, directions, arrays=scale if _needs_explicit(op, decomposition) else 1):
-        zeta = decomposition.explicit(batch) if _needs_explicit(op, decomposition) else None
+    explicit = _needs_explicit(op, decomposition) or _far_from_zero(op, members.mean)
+    for rows, batch in op.batches(data, directions, arrays=scale if explicit else 1):
+        nu = decomposition.explicit(batch) - members.mean[..., None] if explicit else None
         collect.add(
-            rows, batch.logits, [_order(op, decomposition, batch, members, k, zeta) for k in range(2, op.order + 1)]
+            rows, batch.logits, [_order(op, decomposition, batch, members, k, nu) for k in range(2, op.order + 1)]
         )
     claim = "exact" if op.model.config.architecture == "plain" else "conditional"
     return collect.dataset(op, data, parts, target, claim)
@@ -108,6 +109,12 @@ def _needs_explicit(op: "ExplicitOperator", decomposition: Decomposition) -> boo
     return op.order > 2 or not isinstance(decomposition, WaveDecomposition) or op.model.config.architecture != "plain"
 
 
+def _far_from_zero(op: "ExplicitOperator", mean: Tensor) -> bool:
+    """Whether means are so large beside the pre-activation's spread that subtracting their products would cost four digits."""
+    assert op.expansion is not None
+    return op.family != "taylor" and bool((mean**2 > 1e4 * op.expansion.variance[:, None]).any())
+
+
 def _training(op: "ExplicitOperator", parts: tuple[Any, ...], decomposition: Decomposition, X_train: Any) -> _Members:
     moments = op.moments(parts, decomposition, X_train)
     mean = _joined(moments.mean, moments.source_mean)
@@ -117,41 +124,40 @@ def _training(op: "ExplicitOperator", parts: tuple[Any, ...], decomposition: Dec
         return _Members(mean, covariance, torch.zeros(mean.shape[0], size, size, dtype=mean.dtype))
     key = ("pairs", parts)
     if key not in op.pair_moments:
-        op.pair_moments[key] = _second_moments(op, decomposition, X_train)
-    return _Members(mean, covariance, op.pair_moments[key] - mean[:, :, None] * mean[:, None, :])
+        op.pair_moments[key] = _covariances(op, decomposition, mean, X_train)
+    return _Members(mean, covariance, op.pair_moments[key])
 
 
-def _second_moments(op: "ExplicitOperator", decomposition: Decomposition, X_train: Any) -> Tensor:
-    """E sum p zeta_i zeta_j over the training set, (d_model, J, J)."""
+def _covariances(op: "ExplicitOperator", decomposition: Decomposition, mean: Tensor, X_train: Any) -> Tensor:
+    """E sum p nu_i nu_j over the training set, (d_model, J, J)."""
     from oplens.explanation.operator import batches
 
     X, lengths = op.training_inputs(X_train)
     none = np.zeros((1, op.model.config.n_classes))
     total: Tensor | None = None
-    waves = isinstance(decomposition, WaveDecomposition)
-    arrays = 1 if waves else decomposition.n_parts + len(decomposition.sources)
+    identity = isinstance(decomposition, WaveDecomposition) and not _far_from_zero(op, mean)
+    arrays = 1 if identity else decomposition.n_parts + len(decomposition.sources)
     for _, batch in batches(op.model, X, lengths, none, arrays=arrays):
-        if isinstance(decomposition, WaveDecomposition):
-            gram = _recurrence_gram(decomposition, batch)
+        if identity:
+            assert isinstance(decomposition, WaveDecomposition)
+            gram = _recurrence_gram(decomposition, batch) - mean[:, :, None] * mean[:, None, :]
         else:
-            zeta = decomposition.explicit(batch)
-            gram = _gram(zeta, batch.pool[:, None].expand_as(batch.z))
+            nu = decomposition.explicit(batch) - mean[..., None]
+            gram = _gram(nu, batch.pool[:, None].expand_as(batch.z))
         total = gram.sum(0) if total is None else total + gram.sum(0)
     assert total is not None
     return total / len(X)
 
 
 def _order(
-    op: "ExplicitOperator", decomposition: Decomposition, batch: Batch, members: _Members, k: int, zeta: Tensor | None
+    op: "ExplicitOperator", decomposition: Decomposition, batch: Batch, members: _Members, k: int, nu: Tensor | None
 ) -> Tensor:
     """Pairs of order k: (batch, target, d_model or 1, J, J)."""
     assert op.expansion is not None
     basis = op.expansion.basis(batch.z - op.expansion.centre[:, None], max(k - 2, 0))
     results = []
     for weight in batch.weights:
-        cells = (
-            _wick(decomposition, batch, weight, members, basis, k, zeta) * op.expansion.coefficients[:, k, None, None]
-        )
+        cells = _wick(decomposition, batch, weight, members, basis, k, nu) * op.expansion.coefficients[:, k, None, None]
         contraction = "th,bhij->bthij" if decomposition.per_feature else "th,bhij->btij"
         found = torch.einsum(contraction, weight.outer, cells)
         results.append(found if decomposition.per_feature else found[:, :, None])
@@ -165,22 +171,22 @@ def _wick(
     members: _Members,
     basis: list[Tensor],
     k: int,
-    zeta: Tensor | None,
+    nu: Tensor | None,
 ) -> Tensor:
-    """(batch, d_model, J, J) without the coefficient d_k."""
+    """(batch, d_model, J, J) without the coefficient d_k, from explicit nu or (order 2) by the identity."""
     q = (weight.omega * basis[k - 2]).expand_as(batch.z)
     total = q.sum(-1)[..., None, None]
-    if zeta is None:
+    covariance = members.covariance
+    if nu is None:
         assert isinstance(decomposition, WaveDecomposition)
+        mean = members.mean
         gram, first = _recurrence_gram(decomposition, batch), _joined(*decomposition.moments(batch, q))
-    else:
-        gram, first = _gram(zeta, q), torch.einsum("bhjl,bhl->bhj", zeta, q)
-    mean, covariance = members.mean, members.covariance
-    cross = first[..., :, None] * mean[:, None, :]
-    cells = gram - cross - cross.transpose(-1, -2) + (mean[:, :, None] * mean[:, None, :] - members.pairs) * total
+        cross = first[..., :, None] * mean[:, None, :]
+        return gram - cross - cross.transpose(-1, -2) + (mean[:, :, None] * mean[:, None, :] - members.pairs) * total
+    cells = _gram(nu, q) - members.pairs * total
     if k >= 3:
         lower = (weight.omega * basis[k - 3]).expand_as(batch.z)
-        centred = _first(decomposition, batch, lower, zeta) - mean * lower.sum(-1)[..., None]
+        centred = torch.einsum("bhjl,bhl->bhj", nu, lower)
         mixed = covariance[:, :, None] * centred[..., None, :]
         cells = cells - (k - 2) * (mixed + mixed.transpose(-1, -2))
     if k >= 4:
@@ -189,15 +195,9 @@ def _wick(
     return cells
 
 
-def _first(decomposition: Decomposition, batch: Batch, q: Tensor, zeta: Tensor | None) -> Tensor:
-    if zeta is None:
-        return _joined(*decomposition.moments(batch, q))
-    return torch.einsum("bhjl,bhl->bhj", zeta, q)
-
-
-def _gram(zeta: Tensor, q: Tensor) -> Tensor:
-    """sum_t q zeta_i zeta_j: (batch, d_model, J, J)."""
-    return (zeta * q[:, :, None]) @ zeta.transpose(-1, -2)
+def _gram(nu: Tensor, q: Tensor) -> Tensor:
+    """sum_t q nu_i nu_j: (batch, d_model, J, J)."""
+    return (nu * q[:, :, None]) @ nu.transpose(-1, -2)
 
 
 def _recurrence_gram(decomposition: WaveDecomposition, batch: Batch) -> Tensor:
