@@ -9,7 +9,6 @@ recipe is the library's default, which benchmarks/choose_recipe.py chose on trai
 
 import argparse
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from oplens.data import SequenceData
 from oplens.estimator import S4DClassifier
 
 TARGETS = {"SelfRegulationSCP1": 0.85, "BasicMotions": 0.95, "JapaneseVowels": 0.93}
-DOCUMENT = Path(__file__).parent.parent / "docs" / "accuracy.md"
 
 
 def seed_accuracies(train: SequenceData, test: SequenceData, seeds: range, **parameters: Any) -> list[float]:
@@ -108,25 +106,26 @@ def main() -> None:
     train, test = data_sets("train"), data_sets("test")
     if arguments.smallest:
         train = {"BasicMotions": train["BasicMotions"]}
-    results: dict[str, dict[str, Any]] = {}
-    for name, data in train.items():
-        results[name] = compare(data, test[name], seeds, TARGETS[name], **parameters)
-        print(f"{name}: {_spread(results[name])} {results[name]['headline']}", flush=True)
-        if name == "SelfRegulationSCP1":
-            # Channel means and their hindsight pair are zero here by construction; what is left can only oscillate or drift.
-            key = f"{name}, offsets removed"
-            results[key] = compare(
-                without_offset(data), without_offset(test[name]), seeds, None, remove_offset=True, **parameters
-            )
-            print(f"{key}: {_spread(results[key])} {results[key]['headline']}", flush=True)
-    print(markdown(results))
-    if arguments.smallest:
-        return
     recipe = {k: v for k, v in S4DClassifier().get_params().items() if k not in ("checkpoint_dir", "verbose")}
-    write_json(
-        {"recipe": recipe, "results": results, "threads": torch.get_num_threads(), "torch": torch.__version__},
-        RESULTS / "accuracy.json",
-    )
+    software = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    results: dict[str, dict[str, Any]] = {}
+    for name, target, remove_offset in runs(train):
+        sets = (train[name], test[name])
+        if remove_offset:
+            # Channel means and their hindsight pair are zero here; what is left can only oscillate or drift within a case.
+            sets = (without_offset(train[name]), without_offset(test[name]))
+        key = f"{name}, offsets removed" if remove_offset else name
+        results[key] = compare(*sets, seeds, target, remove_offset=remove_offset, **parameters)
+        print(f"{key}: {_spread(results[key])} {results[key]['headline']}", flush=True)
+        if not arguments.smallest:
+            write_json({"recipe": recipe, "results": results, **software}, RESULTS / "accuracy.json")
+    print(markdown(results))
+
+
+def runs(train: dict[str, SequenceData]) -> list[tuple[str, float | None, bool]]:
+    """Return (data set, target, whether offsets are removed): all sets as they are, then SelfRegulationSCP1 without offsets."""
+    rows: list[tuple[str, float | None, bool]] = [(name, TARGETS[name], False) for name in train]
+    return rows + [(name, None, True) for name in train if name == "SelfRegulationSCP1"]
 
 
 if __name__ == "__main__":

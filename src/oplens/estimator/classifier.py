@@ -104,7 +104,7 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
         label_smoothing: float = 0.1,
         offset_jitter: float = 0.5,
         schedule: str = "cosine",
-        max_epochs: int = 60,
+        max_epochs: int = 100,
         batch_size: int = 16,
         patience: int | None = None,
         validation_fraction: float = 0.2,
