@@ -21,7 +21,7 @@ PARTITIONS = {
     "bands": (Bands(THREE), {"bands": THREE}, True),
     "octaves": (
         Bands(),
-        {"bands": [(0, 0.78125), (0.78125, 1.5625), (1.5625, 3.125), (3.125, 6.25), (6.25, 12.5), (12.5, 25)]},
+        {"bands": [(0, 3.125), (3.125, 6.25), (6.25, 12.5), (12.5, 25)]},
         True,
     ),
     "some bands": (Bands(TWO), {"bands": TWO}, False),

@@ -12,7 +12,7 @@ from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation.batch import Batch
 from oplens.explanation.decomposition import Decomposition, decompose
-from oplens.explanation.parts import By, LayerWaves, Pairs, Waves, normalise
+from oplens.explanation.parts import Bands, By, LayerWaves, Pairs, Waves, normalise
 from oplens.explanation.shares import Shares, class_orders, remainder, shares
 from oplens.explanation.targets import Target, default_target
 from oplens.operators import diagonal
@@ -45,12 +45,18 @@ def explain(
         from oplens.explanation.pairs import explain_pairs
 
         return explain_pairs(op, data, labels, by, target, X_train, memory_limit)
-    parts = normalise(by)
+    parts = concrete(op, by)
     if isinstance(parts[0], LayerWaves) or (op.expansion is None):
         from oplens.explanation.stacks import explain_stack
 
         return explain_stack(op, data, labels, parts, target, memory_limit)
     return _explain_orders(op, data, labels, parts, target, X_train, memory_limit)
+
+
+def concrete(op: "ExplicitOperator", by: By) -> tuple[Any, ...]:
+    """A product in canonical order with default bands fixed by the training set, so that no case's own length moves them."""
+    rate, length = op.model.config.sampling_rate or 1.0, int(op.training.lengths.max())
+    return tuple(Bands(part.resolve(rate, length)) if isinstance(part, Bands) else part for part in normalise(by))
 
 
 def _explain_orders(

@@ -8,6 +8,7 @@ At order 2 of the plain architecture waves need no pre-activations: :mod:`oplens
 For k >= 3 a cell is a marginal that also holds third parts.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from oplens.data import SequenceData
 from oplens.errors import ArgumentError
 from oplens.explanation.batch import Batch, Weight
 from oplens.explanation.decomposition import Decomposition, WaveDecomposition, decompose
-from oplens.explanation.explain import attributes, case_coords, check_memory, part_coords
+from oplens.explanation.explain import attributes, case_coords, check_memory, concrete, part_coords
 from oplens.explanation.parts import LayerWaves, Pairs, normalise
 from oplens.explanation.targets import Target
 from oplens.operators.pairs import pair_sums
@@ -50,7 +51,8 @@ def explain_pairs(
     memory_limit: int,
 ) -> "xr.Dataset":
     """Work behind `explain(by=Pairs(...))`."""
-    parts = normalise(by.by)
+    parts = concrete(op, by.by)
+    by = dataclasses.replace(by, by=parts)
     if op.expansion is None or isinstance(parts[0], LayerWaves):
         raise ArgumentError(
             "explain(by=Pairs(...)): a stack of two or more layers has no order axis, so no pairs; use its shares."

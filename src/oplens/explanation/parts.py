@@ -4,11 +4,14 @@ Waves split the dynamics; channels, bands and windows split the preprocessed inp
 """
 
 import itertools
+import math
 from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oplens.errors import ArgumentError
+
+MAX_OCTAVES = 8
 
 
 class Part(ABC):  # noqa: B024 - a closed family: what can be done with a part is decided by its kind
@@ -55,7 +58,8 @@ class Bands(Part):
     Parameters
     ----------
     edges : sequence of (low, high), optional
-        In Hz, or cycles per step when the model knows no sampling rate. Default: octaves below Nyquist.
+        In Hz, or cycles per step when the model knows no sampling rate. Default: octaves below Nyquist, down to the resolution of
+        the longest training case.
 
     Examples
     --------
@@ -85,17 +89,18 @@ class Bands(Part):
                 )
         object.__setattr__(self, "edges", edges)
 
-    def resolve(self, sampling_rate: float) -> tuple[tuple[float, float], ...]:
-        """Edges in units of the sampling rate given; octaves when none were given.
+    def resolve(self, sampling_rate: float, length: int = 128) -> tuple[tuple[float, float], ...]:
+        """Edges in units of the sampling rate given; when none were given, octaves down to about twice the resolution of `length` steps.
 
         Examples
         --------
-        >>> Bands().resolve(256.0)
-        ((0.0, 4.0), (4.0, 8.0), (8.0, 16.0), (16.0, 32.0), (32.0, 64.0), (64.0, 128.0))
+        >>> Bands().resolve(256.0, length=896)[:3]
+        ((0.0, 1.0), (1.0, 2.0), (2.0, 4.0))
         """
         nyquist = sampling_rate / 2
         if self.edges is None:
-            tops = [nyquist / 2**k for k in range(5, -1, -1)]
+            octaves = min(max(int(math.log2(max(length, 4) / 4)), 1), MAX_OCTAVES)
+            tops = [nyquist / 2**k for k in range(octaves, -1, -1)]
             return tuple(zip([0.0, *tops[:-1]], tops, strict=True))
         for low, high in self.edges:
             if low >= nyquist:
