@@ -36,7 +36,7 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
     weight_decay, label_smoothing : float
     offset_jitter : float
         While training, shift every case's channels by random constants of so many of the channel's standard deviations, anew in
-        each epoch: offsets drift between recordings, and a model that leans on them alone fails on the next day's.
+        each epoch: offsets drift between recordings, and a model that leans on them may fail on the next one.
     schedule : {"cosine", "constant"}
         Learning rate over the `max_epochs`.
     max_epochs, batch_size : int
