@@ -1,6 +1,6 @@
 """Pairs of parts: where two parts act together."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -58,7 +58,7 @@ def pair_map(
     title = axis_title(pairs, "wave_frequency") if "wave" in matrix.dims else ""
     top = float(np.nanmax(np.abs(table), initial=0.0)) or 1.0
     signed = measure != "magnitude"
-    words = {"difference": "difference of mean pair shares", "own": "mean pair share"}.get(
+    words = {"difference": "difference of mean shares", "own": "mean pair share"}.get(
         measure, "mean absolute pair share"
     )
     hover = [
@@ -90,9 +90,17 @@ def pair_map(
         [trace],
         height=150 + max(18 * len(labels), 30 * min(len(labels), 6)),
         **bar_title(f"{words} (logit units)"),
-        xaxis=ticks(labels, 24, title={"text": title}),
+        xaxis=ticks(labels, 24, **_columns(title, len(labels))),
         yaxis=ticks(labels, 24, autorange="reversed", title={"text": ""}),
     )
+
+
+def _columns(title: str, count: int) -> dict[str, Any]:
+    """The matrix is symmetric: beyond a dozen parts the columns' names would only overlap."""
+    if count <= 12:
+        return {"title": {"text": title}}
+    order = "columns in the order of the rows"
+    return {"title": {"text": f"{title}, {order}" if title else order}, "showticklabels": False}
 
 
 def pair_ranking(pairs: xr.Dataset, n: int = 15) -> "pd.DataFrame":
