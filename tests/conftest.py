@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import xarray as xr
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +17,27 @@ def shared_data() -> Path:
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+# Invented results, built once; a test copies what it changes.
+
+
+@pytest.fixture(scope="session")
+def two_class() -> xr.DataTree:
+    import synthetic_results
+
+    return synthetic_results.two_class()
+
+
+@pytest.fixture(scope="session")
+def four_class() -> xr.DataTree:
+    import synthetic_more
+
+    return synthetic_more.four_class()
+
+
+@pytest.fixture(scope="session")
+def deep() -> xr.DataTree:
+    import synthetic_more
+
+    return synthetic_more.deep()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import xarray as xr
+
 from synthetic_results import BANDS, MODEL, SCP1_CHANNELS, Draw, described, octaves
 
 
