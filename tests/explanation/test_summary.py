@@ -69,11 +69,9 @@ def test_every_number_recomputed(n_classes):
     means = X.mean(-1)
     own = torch.from_numpy(X.astype(np.float32).astype(float)).transpose(1, 2)
     margins = model.as_float64()(own).numpy() @ direction.T
-    design = np.column_stack([np.ones(20), means[train].astype(np.float32)])
     weights = np.linalg.lstsq(
         np.column_stack([np.ones(20), X[train].astype(np.float32).astype(float).mean(-1)]), margins[train], rcond=None
     )[0]
-    assert design.shape == (20, 3)
     fitted = np.column_stack([np.ones(10), means[test]]) @ weights
     assert float(found["channel_mean_r2"]) == pytest.approx(r2(logits @ direction.T, fitted), rel=1e-6)
     assert float(found["completeness"]) < 1e-12

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
-from oplens.explanation.batch import Batch
 from oplens.explanation.decomposition import Decomposition, decompose
 from oplens.explanation.parts import Bands, By, LayerWaves, Pairs, Waves, normalise
 from oplens.explanation.shares import Shares, class_orders, remainder, shares
@@ -82,8 +81,9 @@ def _explain_orders(
     arrays = _arrays(op, decomposition, data.X.shape[-1], len(directions))
     for _, batch in op.batches(data, directions, arrays):
         result = shares(batch, decomposition, op.expansion, moments)
-        scanned = _scan(op, batch, system)
         found = {field.name: getattr(result, field.name) for field in fields(Shares)}
+        # The remainder takes a route of its own: the recurrence, where the terms correlate and the model convolves.
+        scanned, _ = diagonal.scan(system, batch.u_all)
         found["remainder"] = remainder(batch, scanned, op.expansion)
         found["target"] = batch.logits @ torch.from_numpy(directions).T
         found["logits"] = batch.logits
@@ -108,11 +108,6 @@ def _arrays(op: "ExplicitOperator", decomposition: Decomposition, length: int, n
     weights = config.n_classes + n_targets if config.architecture == "reference" else 0
     bands = dict(zip(decomposition.dims, decomposition.shape, strict=True)).get("band", 0)
     return weights + bands * config.d_input // config.d_model + decomposition.n_parts // length
-
-
-def _scan(op: "ExplicitOperator", batch: Batch, system: diagonal.DiagonalSystem) -> Tensor:
-    """The pre-activation by the chunked recurrence: the remainder's own route."""
-    return diagonal.scan(system, batch.u_all)[0]
 
 
 def _case_axis(name: str) -> int:
@@ -295,7 +290,7 @@ def attributes(
         **provenance(source=data.source),
         "family": op.family,
         "order": op.order,
-        "partition": ", ".join(_describe(part) for part in parts),
+        "partition": ", ".join(map(repr, parts)),
         "target": target.describe(),
         "architecture": config.architecture,
         "training_hash": op.training.digest,
@@ -303,10 +298,6 @@ def attributes(
         "account": accounts[claim],
         "wave_ordering": "as stored in the model",
     }
-
-
-def _describe(part: Any) -> str:
-    return repr(part)
 
 
 def check_memory(values: int, limit: int, call: str, cure: str, what: str = "result") -> None:

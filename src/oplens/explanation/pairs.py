@@ -9,6 +9,7 @@ For k >= 3 a cell is a marginal that also holds third parts.
 """
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -344,8 +345,7 @@ class _Collector:
         for dim, size in zip(d.dims, d.shape, strict=True):
             values = coords[dim][1] if dim in coords else np.arange(size)
             axes.append([str(v) if dim in ("channel", "band") else f"{dim} {v}" for v in values])
-        names = [" · ".join(index) for index in _product(axes)]
-        return np.array(names, dtype=object)
+        return np.array([" · ".join(names) for names in itertools.product(*axes)], dtype=object)
 
     def _label(self, feature: NDArray[Any], index: NDArray[Any], names: NDArray[np.object_]) -> NDArray[np.object_]:
         labels = names[index.astype(int)]
@@ -353,12 +353,6 @@ class _Collector:
             return labels
         text = np.array([f"feature {int(f)} · " for f in feature.ravel()], dtype=object).reshape(feature.shape)
         return text + labels
-
-
-def _product(axes: list[list[str]]) -> list[tuple[str, ...]]:
-    from itertools import product
-
-    return list(product(*axes))
 
 
 def _largest(values: Tensor, n_parts: int, top: int) -> Tensor:

@@ -27,7 +27,6 @@ from oplens.errors import ArgumentError
 from oplens.operators import diagonal
 
 ORDERINGS = ("frequency", "stored")
-UNITS = ("model time", "step")
 
 
 @dataclass(frozen=True)
