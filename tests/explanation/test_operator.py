@@ -414,7 +414,18 @@ def test_claims_are_exact_for_the_plain_and_conditional_for_the_reference_archit
         assert exact[name].attrs["claim"] == "exact"
         assert conditional[name].attrs["claim"] == "conditional"
     assert exact["truncated_logits"].attrs["claim"] == "truncated"
-    assert "frozen" in conditional.attrs["account"]
+    assert conditional.attrs["account"].startswith("conditional: gates and norm scales frozen")
+    stack = DEEP.explain(TEST, by=Channels())
+    assert stack.attrs["account"].startswith("conditional: GELU factors, gates and norm scales frozen")
+
+
+def test_nothing_is_called_fitted_that_has_no_interval():
+    taylor = expand(make_model(), X, LABELS, family="taylor").explain(TEST)
+    for name in ("centre", "scale"):
+        assert OP.explain(TEST)[name].attrs["claim"] == "measured"
+        assert taylor[name].attrs["claim"] == "exact"
+    summary = summarise(OP, OP.explain(X, LABELS), X, LABELS)
+    assert {variable.attrs["claim"] for variable in summary.data_vars.values()} == {"measured"}
 
 
 def test_coordinates_name_cases_parts_and_edges():

@@ -229,7 +229,8 @@ def wave_coords(op: "ExplicitOperator") -> dict[str, Any]:
 
 def expansion_variables(expansion: Expansion) -> dict[str, tuple[Any, ...]]:
     """Where every feature's readout was expanded: without it the orders cannot be read."""
-    text = {"units": "1", "claim": "fitted"}
+    # Taylor's centre is chosen; the others are moments of the training pre-activations, without an interval, so not "fitted".
+    text = {"units": "1", "claim": "exact" if expansion.family == "taylor" else "measured"}
     scale = np.sqrt(expansion.variance.numpy())
     return {
         "centre": ("feature", expansion.centre.numpy(), {**text, "long_name": "centre of the expansion"}),
@@ -276,16 +277,18 @@ def _window_coords(count: int) -> dict[str, Any]:
 
 
 def attributes(
-    op: "ExplicitOperator", parts: tuple[Any, ...], target: Target, data: SequenceData, claim: str
+    op: "ExplicitOperator",
+    parts: tuple[Any, ...],
+    target: Target,
+    data: SequenceData,
+    claim: str,
+    frozen: str = "gates and norm scales",
 ) -> dict[str, Any]:
-    """Attributes of a partition's Dataset."""
+    """Attributes of a partition's Dataset; `frozen` names the factors that a conditional account holds fixed."""
     from oplens.results import provenance
 
     config = op.model.config
-    accounts = {
-        "exact": "exact",
-        "conditional": "conditional: gates and norm scales frozen at their values on each input",
-    }
+    account = "exact" if claim == "exact" else f"{claim}: {frozen} frozen at their values on each input"
     return {
         **provenance(source=data.source),
         "family": op.family,
@@ -295,7 +298,7 @@ def attributes(
         "architecture": config.architecture,
         "training_hash": op.training.digest,
         "sampling_rate": config.sampling_rate if config.sampling_rate is not None else "unknown",
-        "account": accounts[claim],
+        "account": account,
         "wave_ordering": "as stored in the model",
     }
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from oplens.explanation.operator import ExplicitOperator
 
+FROZEN = "GELU factors, gates and norm scales"
+
 
 @dataclass(frozen=True)
 class _Cases:
@@ -94,7 +96,7 @@ def _layer_waves(
     variables = _described(found, axes, target)
     coords = {**case_coords(op, data, labels, found["logits"]), **_layer_coords(op)}
     coords["class"] = ("class", np.array(config.classes, dtype=object))
-    ds = xr.Dataset(variables, coords=coords, attrs=attributes(op, parts, target, data, "conditional"))
+    ds = xr.Dataset(variables, coords=coords, attrs=attributes(op, parts, target, data, "conditional", FROZEN))
     return complete(ds, ("layer_share", "layer_skip_share", "residual_share", "constant"))
 
 
@@ -142,7 +144,7 @@ def _input_parts(
         del axes["source_full_share"]
     else:
         coords["source"] = ("source", np.array(decomposition.sources[1:], dtype=object))
-    attrs = attributes(op, parts, target, data, "conditional")
+    attrs = attributes(op, parts, target, data, "conditional", FROZEN)
     ds = xr.Dataset(_described(arrays, axes, target), coords=coords, attrs=attrs)
     return complete(ds, tuple(name for name in axes if name != "target"))
 

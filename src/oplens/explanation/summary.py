@@ -9,6 +9,7 @@ from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation.operator import labels_of
 from oplens.explanation.targets import Target, default_target
+from oplens.results import recomputed_completeness
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -42,7 +43,7 @@ def summarise(
 
     Notes
     -----
-    Claim: *measured* on these cases; the regressions on channel means are *fitted* on training data.
+    Claim: *measured* on these cases, the regressions' scores too: they are trained on the training set, and no interval is given.
     """
     import xarray as xr
 
@@ -70,8 +71,8 @@ def summarise(
             variables["relative_accuracy"] = ("order", relative, "divided by the model's accuracy", "measured")
     if labels is not None:
         variables["model_accuracy"] = ((), (decided == labels).mean(), "accuracy of the model", "measured")
-    residual = np.abs(ds["completeness_residual"].values) / ds["sum_abs_terms"].values
-    variables["completeness"] = ((), residual.max(), "largest residual over sum of absolute terms", "measured")
+    residual = recomputed_completeness(ds)
+    variables["completeness"] = ((), residual, "largest residual over sum of absolute terms", "measured")
     cancellation = np.median(ds["cancellation_ratio"].values)
     variables["cancellation"] = ((), cancellation, "median cancellation ratio", "measured")
     variables.update(_beyond_means(op, data, labels, ds, directions))
@@ -151,7 +152,7 @@ def _beyond_means(
             (),
             r2,
             "R^2 of the model's margin given the channel means, fitted on training data",
-            "fitted",
+            "measured",
         )
     }
     trained = op.training.y
@@ -164,7 +165,7 @@ def _beyond_means(
     )
     scores = np.array([_logistic_score(a, trained, b, labels) for a, b in pairs])
     text = "accuracy of logistic regressions fitted on training data"
-    found["accuracy_beyond_means"] = ("quantity", scores, text, "fitted")
+    found["accuracy_beyond_means"] = ("quantity", scores, text, "measured")
     return found
 
 
