@@ -1,5 +1,6 @@
 """What a summary says, recomputed by hand; which cases are chosen; damaged operator directories."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -16,6 +17,7 @@ from oplens.explanation import (
     Waves,
     choose_cases,
     expand,
+    storage,
     summarise,
 )
 from oplens.models import S4D, S4DConfig
@@ -167,14 +169,29 @@ def damage_json(change):
 
 
 def damage_tensors(change):
+    """Damage that whoever wrote it also wrote the hash of."""
+
     def act(folder):
         from safetensors.torch import load_file, save_file
 
         tensors = load_file(folder / "operator.safetensors")
         change(tensors)
         save_file(tensors, folder / "operator.safetensors")
+        digest = hashlib.sha256((folder / "operator.safetensors").read_bytes()).hexdigest()
+        damage_json(lambda header: header.update(tensors_sha256=digest))(folder)
 
     return act
+
+
+def flip_a_coefficient(folder):
+    path = folder / "operator.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def other_model(folder):
+    make(seed=1)[0].double().save_pretrained(folder / "model")
 
 
 DAMAGE = {
@@ -200,6 +217,9 @@ DAMAGE = {
     "fewer inputs": damage_tensors(lambda t: t.update(X_train=t["X_train"][:2].clone())),
     "changed inputs": damage_tensors(lambda t: t["X_train"].add_(1)),
     "lengths too long": damage_tensors(lambda t: t["lengths"].fill_(99)),
+    "a flipped bit": flip_a_coefficient,
+    "another model": other_model,
+    "no hash": damage_json(lambda h: h.pop("tensors_sha256")),
 }
 
 
@@ -212,6 +232,26 @@ def test_damaged_operators_are_refused(tmp_path, name):
         ExplicitOperator.load(tmp_path)
     assert len(str(caught.value)) > 30
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("last", ["config.json", "operator.safetensors"])
+def test_an_overwrite_that_broke_off_is_refused(tmp_path, monkeypatch, last):
+    """Same shapes, same training set, another model and family: nothing but a hash can tell."""
+    model, X, labels = make()
+    expand(model, X, labels).save(tmp_path)
+    write = storage.write_bytes
+
+    def write_then_die(path, content):
+        write(path, content)
+        if path.name == last:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage, "write_bytes", write_then_die)
+    monkeypatch.setattr("oplens.models.storage.write_bytes", write_then_die)
+    with pytest.raises(KeyboardInterrupt):
+        expand(make(seed=1)[0], X, labels, family="taylor").save(tmp_path)
+    with pytest.raises(OplensError, match="not of one operator"):
+        ExplicitOperator.load(tmp_path)
 
 
 def test_an_undamaged_one_is_not(tmp_path):

@@ -1,5 +1,6 @@
 """An operator's directory: `model/`, `operator.json` (names, labels, hashes) and `operator.safetensors` (coefficients, training inputs)."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ VERSION = 1
 
 
 def save_operator(op: ExplicitOperator, directory: str | Path) -> None:
-    """Write an operator; `operator.json` comes last, so an interrupted write is recognised as incomplete."""
+    """Write an operator; `operator.json` comes last and holds the hashes of the others, so a half-written directory is recognised.
+
+    Without hashes an overwrite that broke off would pair one model with another one's coefficients.
+    """
     from safetensors.torch import save
 
     directory = Path(directory)
@@ -29,9 +33,12 @@ def save_operator(op: ExplicitOperator, directory: str | Path) -> None:
     if op.expansion is not None:
         for name in ("centre", "variance", "coefficients"):
             tensors[name] = getattr(op.expansion, name).contiguous()
+    content = save(tensors)
     header = {
         "format": FORMAT,
         "version": VERSION,
+        "tensors_sha256": hashlib.sha256(content).hexdigest(),
+        "model_sha256": _model_hash(directory),
         "family": op.family,
         "order": op.order,
         "training": {
@@ -40,7 +47,7 @@ def save_operator(op: ExplicitOperator, directory: str | Path) -> None:
             "y": None if op.training.y is None else [str(label) for label in op.training.y],
         },
     }
-    write_bytes(directory / "operator.safetensors", save(tensors))
+    write_bytes(directory / "operator.safetensors", content)
     write_bytes(directory / "operator.json", (json.dumps(header, indent=1) + "\n").encode())
 
 
@@ -56,8 +63,15 @@ def load_operator(directory: str | Path) -> ExplicitOperator:
     training = header.get("training")
     if not isinstance(training, dict) or not isinstance(training.get("sha256"), str):
         raise CheckpointError(f"{path}: key 'training' is missing or damaged.")
-    tensors = parse_tensors(read_content(directory / "operator.safetensors"), directory / "operator.safetensors")
+    content = read_content(directory / "operator.safetensors")
+    tensors = parse_tensors(content, directory / "operator.safetensors")
     model = load_model(directory / "model").as_float64()
+    hashes = hashlib.sha256(content).hexdigest(), _model_hash(directory)
+    if hashes != (header.get("tensors_sha256"), header.get("model_sha256")):
+        raise CheckpointError(
+            f"{directory}: the files are not of one operator (SHA-256 differs from {path.name}): a damaged copy, or an overwrite "
+            "that broke off; copy or save the directory again."
+        )
     expansion = None
     if header.get("family") != "none":
         expansion = _expansion(header, tensors, model.config.d_model, path)
@@ -77,6 +91,11 @@ def load_operator(directory: str | Path) -> ExplicitOperator:
     y = None if labels is None else np.array(labels, dtype=str)
     kept = Training(X, lengths, y, str(training.get("source", "unknown")), training["sha256"])
     return ExplicitOperator(model, expansion, kept)
+
+
+def _model_hash(directory: Path) -> str:
+    """Of the model's configuration, which holds the hash of its tensors."""
+    return hashlib.sha256(read_content(directory / "model" / "config.json")).hexdigest()
 
 
 def _expansion(header: dict[str, Any], tensors: dict[str, Tensor], d_model: int, path: Path) -> Expansion:
