@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oplens.errors import DataError
+from oplens.files import kind_of
 
 _TAGS = {
     "problemname": "@problemName",
@@ -23,15 +24,15 @@ _TAGS = {
 }
 _BOOLEANS = ("timestamps", "missing", "univariate", "equallength", "targetlabel")
 _COUNTS = ("dimension", "dimensions", "serieslength")
-_MAGIC = (
-    (b"\x1f\x8b", "compressed with gzip; unpack it first"),
-    (b"PK\x03\x04", "a zip archive; unpack it and name the .ts file inside"),
-    (b"\xff\xfe", "saved as UTF-16; save it again as UTF-8"),
-    (b"\xfe\xff", "saved as UTF-16; save it again as UTF-8"),
-    (b"\x89HDF", "an HDF5 file, not text"),
-    (b"\x93NUMPY", "a NumPy array; load it with numpy.load and pass the array"),
-    (b"MATLAB", "a MATLAB file; load it with scipy.io.loadmat and pass the array"),
-)
+# What is met under the name of a .ts file, by kind (oplens.files.kind_of); texts are named below, with their line.
+_FOREIGN = {
+    **{kind: f"compressed with {kind}; unpack it first" for kind in ("gzip", "bzip2", "xz")},
+    "zip": "a zip archive; unpack it and name the .ts file inside",
+    "utf-16": "saved as UTF-16; save it again as UTF-8",
+    "hdf5": "an HDF5 file, not text",
+    "numpy": "a NumPy array; load it with numpy.load and pass the array",
+    "matlab": "a MATLAB file; load it with scipy.io.loadmat and pass the array",
+}
 _SOURCE_CODE = re.compile(
     r"(?:import|export|const|let|var|type|interface|class|enum|declare|function|namespace|abstract|async)\b"
     r"|//|/\*|['\"]use "
@@ -92,9 +93,9 @@ def refuse_other_files(path: Path) -> None:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
     if not start:
         raise DataError(f"{path} is empty (0 bytes); expected a header, @data and one line per case.")
-    for magic, what in _MAGIC:
-        if start.startswith(magic):
-            raise DataError(f"{path} is {what}.")
+    kind = kind_of(start)
+    if kind in _FOREIGN:
+        raise DataError(f"{path} is {_FOREIGN[kind]}.")
     if b"\0" in start:
         video = start[:1] == b"G" and start[188:189] in (b"G", b"")
         what = "an MPEG transport stream (video), which shares the suffix .ts" if video else "binary"

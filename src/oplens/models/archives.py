@@ -8,24 +8,20 @@ import zipfile
 from pathlib import Path
 
 from oplens.errors import CheckpointError
+from oplens.files import kind_of
 from oplens.models.storage import parse_tensors, read_content
 
 CURE = "save the weights alone where the model was trained: torch.save(model.state_dict(), path)"
 
-# First bytes of files that are met under the name of a checkpoint, after blanks and a byte-order mark, in lower case.
-_TEXTS = (
-    (b"<!doctype", "an HTML page, most likely a download page or an error message; download the file behind it"),
-    (b"<html", "an HTML page, most likely a download page or an error message; download the file behind it"),
-    (b"<?xml", "an XML document, most likely a server's error message; download the file again"),
-    (b"{", "JSON text, not a file of tensors; a model directory is loaded by the directory's name"),
-)
-_BINARIES = (
-    (b"\x1f\x8b", "compressed with gzip; unpack it first"),
-    (b"BZh", "compressed with bzip2; unpack it first"),
-    (b"\xfd7zXZ", "compressed with xz; unpack it first"),
-    (b"\x89HDF", f"an HDF5 file, which does not hold PyTorch weights; {CURE}"),
-    (b"\x93NUMPY", f"a single NumPy array, not a model's weights; {CURE}"),
-)
+# What is met under the name of a checkpoint, by kind (oplens.files.kind_of).
+_FOREIGN = {
+    "html": "an HTML page, most likely a download page or an error message; download the file behind it",
+    "xml": "an XML document, most likely a server's error message; download the file again",
+    "json": "JSON text, not a file of tensors; a model directory is loaded by the directory's name",
+    **{kind: f"compressed with {kind}; unpack it first" for kind in ("gzip", "bzip2", "xz")},
+    "hdf5": f"an HDF5 file, which does not hold PyTorch weights; {CURE}",
+    "numpy": f"a single NumPy array, not a model's weights; {CURE}",
+}
 
 
 def read_archive(path: Path) -> object:
@@ -33,14 +29,10 @@ def read_archive(path: Path) -> object:
     content = read_content(path)
     if not content:
         raise CheckpointError(f"{path}: the file is empty; copy or download it again.")
-    start = content[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if content[8:9] != b"{":  # of a safetensors file, whose first eight bytes may be any number
-        for signature, sentence in _TEXTS:
-            if start.startswith(signature):
-                raise CheckpointError(f"{path}: this is {sentence}.")
-        for signature, sentence in _BINARIES:
-            if content.startswith(signature):
-                raise CheckpointError(f"{path}: this is {sentence}.")
+    kind = kind_of(content[:512])
+    # The first eight bytes of a safetensors file are a number, and may look like anything.
+    if kind in _FOREIGN and content[8:9] != b"{":
+        raise CheckpointError(f"{path}: this is {_FOREIGN[kind]}.")
     if content.startswith(b"PK"):
         _check_zip(content, path)
         return _unpickle(content, path)

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor
 
 from oplens.errors import ArgumentError, CheckpointError
+from oplens.files import kind_of, replacing
 from oplens.models.configuration import S4DConfig
 from oplens.models.s4d import S4D
 
@@ -126,7 +125,7 @@ def read_content(path: Path) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from error
-    if content.startswith(b"version https://git-lfs"):
+    if kind_of(content[:512]) == "git-lfs":
         raise CheckpointError(
             f"{path}: this is a Git LFS pointer, not the file it stands for; fetch the file itself with `git lfs pull`."
         )
@@ -158,13 +157,6 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write under a temporary name in the same folder, then rename."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write a file that appears under its name only when whole."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import xarray as xr
 
 from oplens.errors import ResultError
+from oplens.files import replacing
 from oplens.report import facts
 from oplens.report.accuracy import accuracy_section
 from oplens.report.blocks import Limits, Picture, Section
@@ -72,18 +72,11 @@ def render(results: "xr.DataTree | str | os.PathLike[str]", out: str | os.PathLi
         page = _page(tree, limits)
         if len(page.encode("utf-8", errors="replace")) < MAX_BYTES:
             break
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as stream:
-            stream.write(page)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
+        with replacing(target) as temporary:
+            temporary.write_text(page, encoding="utf-8", errors="replace", newline="\n")
     except OSError as error:
         raise ResultError(f"{target}: could not be written ({error.strerror}).") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
     return target
 
 

@@ -1,7 +1,6 @@
 """Writing a tree under a temporary name, and reading back nothing but whole files of our own."""
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,20 @@ import numpy as np
 import xarray as xr
 
 from oplens.errors import ResultError
+from oplens.files import kind_of, replacing
 from oplens.results.provenance import provenance, storable
 from oplens.results.schema import validate
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _COMPLEX = "complex_of"
+# What is met under the name of a result, by kind (oplens.files.kind_of).
+_FOREIGN = {
+    "git-lfs": "this is a Git LFS pointer, not the file itself; run `git lfs pull`",
+    "html": "this is a web page; the download saved a page in place of the file (or this is a report, not its results)",
+    "netcdf-3": "this is a NetCDF-3 file; results are NetCDF-4, written by write_results",
+    **dict.fromkeys(("zip", "gzip", "bzip2", "xz"), "this is a compressed archive; unpack it first"),
+    "hdf5": "the first bytes are damaged, as by a transfer in text mode; copy it again in binary mode",
+}
 
 
 def write_results(tree: xr.DataTree, path: str | os.PathLike[str]) -> Path:
@@ -59,18 +67,11 @@ def write_results(tree: xr.DataTree, path: str | os.PathLike[str]) -> Path:
         raise ResultError(f"{target}: the folder {target.parent} does not exist; create it first.")
     stored = _storable_tree(tree)
     validate(stored)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-    os.close(handle)
     try:
-        stored.to_netcdf(temporary, engine="h5netcdf", encoding=_encodings(stored))
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
+        with replacing(target) as temporary:
+            stored.to_netcdf(temporary, engine="h5netcdf", encoding=_encodings(stored))
     except (OSError, ValueError, TypeError) as error:
         raise ResultError(f"{target}: could not be written ({_first_line(error)}).") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
     return target
 
 
@@ -123,24 +124,10 @@ def _refuse_foreign_bytes(source: Path) -> None:
         raise ResultError(f"{source}: cannot be read ({error.strerror}).") from None
     if head.startswith(_HDF5_MAGIC):
         return
-    text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if not head:
-        reason = "the file is empty; write it anew"
-    elif text.startswith(b"version https://git-lfs"):
-        reason = "this is a Git LFS pointer, not the file itself; run `git lfs pull`"
-    elif text.startswith((b"<!doctype html", b"<html")):
-        reason = (
-            "this is a web page; the download saved a page in place of the file (or this is a report, not its results)"
-        )
-    elif head.startswith(b"CDF"):
-        reason = "this is a NetCDF-3 file; results are NetCDF-4, written by write_results"
-    elif head.startswith((b"PK\x03\x04", b"\x1f\x8b")):
-        reason = "this is a compressed archive; unpack it first"
-    elif head.startswith(b"\x89HDF"):
-        reason = "the first bytes are damaged, as by a transfer in text mode; copy it again in binary mode"
-    else:
-        reason = "this is not a NetCDF-4 file; give a file that `oplens explain` or write_results made"
-    raise ResultError(f"{source}: {reason}.")
+        raise ResultError(f"{source}: the file is empty; write it anew.")
+    otherwise = "this is not a NetCDF-4 file; give a file that `oplens explain` or write_results made"
+    raise ResultError(f"{source}: {_FOREIGN.get(kind_of(head), otherwise)}.")
 
 
 def _storable_tree(tree: xr.DataTree) -> xr.DataTree:
