@@ -23,9 +23,14 @@ def test_a_file_takes_its_place_only_when_whole(tmp_path):
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, error):
     target = tmp_path / "a.txt"
     target.write_text("old")
-    with pytest.raises(error), replacing(target) as temporary:
-        temporary.write_text("ha")
-        raise error
+
+    def write_half():
+        with replacing(target) as temporary:
+            temporary.write_text("ha")
+            raise error
+
+    with pytest.raises(error):
+        write_half()
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
