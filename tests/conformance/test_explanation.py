@@ -111,7 +111,7 @@ def test_one_case_order_of_cases_and_chunks_do_not_matter(example, by, monkeypat
     assert apart(op.explain(test[7:8], by=by), [7]) < 1e-12 * scale
     backwards = list(range(len(test)))[::-1]
     assert apart(op.explain(test[::-1], by=by), backwards) < 1e-12 * scale
-    monkeypatch.setattr("oplens.explanation.operator.BATCH_BYTES", 1)
+    monkeypatch.setattr("oplens.explanation.training.BATCH_BYTES", 1)
     chunked = op.explain(test, by=by)
     assert apart(chunked, backwards[::-1]) < 1e-12 * scale
     # Training moments fitted in chunks of one case are the same moments.

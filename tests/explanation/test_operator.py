@@ -89,7 +89,7 @@ def test_the_model_is_a_frozen_copy():
 
 def test_large_training_sets_are_asked_for_again_and_checked(tmp_path, monkeypatch):
     kept = expand(make_model(), X, LABELS)
-    monkeypatch.setattr("oplens.explanation.operator.TRAINING_LIMIT", X.size * 4 - 1)
+    monkeypatch.setattr("oplens.explanation.training.TRAINING_LIMIT", X.size * 4 - 1)
     op = expand(make_model(), X, LABELS)
     assert op.training.X is None
     assert op.training.digest == kept.training.digest
@@ -121,7 +121,7 @@ def test_large_training_sets_are_asked_for_again_and_checked(tmp_path, monkeypat
 
 
 def test_the_limit_itself_is_kept(monkeypatch):
-    monkeypatch.setattr("oplens.explanation.operator.TRAINING_LIMIT", X.size * 4)
+    monkeypatch.setattr("oplens.explanation.training.TRAINING_LIMIT", X.size * 4)
     assert expand(make_model(), X).training.X is not None
 
 

@@ -196,7 +196,7 @@ def test_chunks_do_not_matter(monkeypatch):
     labels = ["x", "y", "x"]
     asked = [Pairs(Waves()), Pairs((Channels(), Windows(2))), Pairs(Waves(), top=3), Pairs(Channels(), mean="class")]
     whole = [op.explain(TEST, labels, by=by)["pair_share"].values for by in asked]
-    monkeypatch.setattr("oplens.explanation.operator.BATCH_BYTES", 1)
+    monkeypatch.setattr("oplens.explanation.training.BATCH_BYTES", 1)
     fresh = expand(make_model("plain"), TRAIN, order=3)
     for by, expected in zip(asked, whole, strict=True):
         got = fresh.explain(TEST, labels, by=by)["pair_share"].values

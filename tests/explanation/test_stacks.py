@@ -255,5 +255,5 @@ def test_one_case_chunks_and_order_do_not_matter(n_layers, monkeypatch):
         swapped = op.explain(cases[::-1], by=by)[name].values[::-1]
         assert np.abs(swapped - whole[name].values).max() < 1e-12 * scale
         with monkeypatch.context() as patch:
-            patch.setattr("oplens.explanation.operator.BATCH_BYTES", 1)
+            patch.setattr("oplens.explanation.training.BATCH_BYTES", 1)
             assert np.abs(op.explain(cases, by=by)[name].values - whole[name].values).max() < 1e-12 * scale

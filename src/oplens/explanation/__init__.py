@@ -1,6 +1,7 @@
 """A trained model and training data -> an explicit operator; every decision a sum of terms."""
 
-from oplens.explanation.operator import ExplicitOperator, expand
+from oplens.explanation.expansion import expand
+from oplens.explanation.operator import ExplicitOperator
 from oplens.explanation.parts import Bands, Channels, LayerWaves, Pairs, Waves, Windows
 from oplens.explanation.summary import choose_cases, summarise
 from oplens.explanation.targets import CentredLogits, Margin, Target

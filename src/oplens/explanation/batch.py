@@ -41,9 +41,7 @@ class Batch:
     u_all: Tensor  # u with its bias: what the model's layer receives
     weights: tuple[Weight, ...]
     constant: Tensor  # (batch, n_targets)
-    residual: (
-        Tensor | None
-    )  # (n_targets, batch, d_input, length): weights of the residual stream on x; None when there is none
+    residual: Tensor | None  # (n_targets, batch, d_input, length): weights of the residual stream on x, if there is one
     class_weights: tuple[Weight, ...]
     class_constant: Tensor  # (batch, n_classes)
     logits: Tensor  # (batch, n_classes), the model's own
@@ -72,22 +70,22 @@ def prepare(model: S4D, system: diagonal.DiagonalSystem, x: Tensor, lengths: Ten
         streamed = torch.einsum("cbdl,bdl->bc", class_residual, inputs)
         class_constant = class_constant + streamed
     return Batch(
-        inputs,
-        mask,
-        lengths,
-        pool,
-        encoder,
-        drive,
-        u,
-        z_bias,
-        layer.z.transpose(1, 2),
-        layer.u.transpose(1, 2),
-        weights,
-        constant,
-        residual,
-        class_weights,
-        class_constant,
-        trace.logits,
+        x=inputs,
+        mask=mask,
+        lengths=lengths,
+        pool=pool,
+        encoder=encoder,
+        drive=drive,
+        u=u,
+        z_bias=z_bias,
+        z=layer.z.transpose(1, 2),
+        u_all=layer.u.transpose(1, 2),
+        weights=weights,
+        constant=constant,
+        residual=residual,
+        class_weights=class_weights,
+        class_constant=class_constant,
+        logits=trace.logits,
     )
 
 

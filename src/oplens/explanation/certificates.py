@@ -24,6 +24,7 @@ from torch import Tensor
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation.batch import Batch
+from oplens.explanation.training import check_channels, labels_of
 from oplens.operators import diagonal
 from oplens.operators.polynomial import Expansion, RemainderTable, normal_cdf, normal_density
 
@@ -51,7 +52,6 @@ def certify(
     import xarray as xr
 
     from oplens.explanation.explain import case_coords
-    from oplens.explanation.operator import check_channels, labels_of
 
     data = as_sequences(X)
     check_channels(op.model, data, "certify")

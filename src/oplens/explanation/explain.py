@@ -14,6 +14,7 @@ from oplens.explanation.decomposition import Decomposition, decompose
 from oplens.explanation.parts import Bands, By, LayerWaves, Pairs, Waves, normalise
 from oplens.explanation.shares import Shares, class_orders, remainder, shares
 from oplens.explanation.targets import Target, default_target
+from oplens.explanation.training import check_channels, labels_of
 from oplens.operators import diagonal
 from oplens.operators.polynomial import Expansion
 
@@ -27,8 +28,6 @@ def explain(
     op: "ExplicitOperator", X: Any, y: Any, by: "By | Pairs", target: Target | None, X_train: Any, memory_limit: int
 ) -> "xr.Dataset":
     """Work behind :meth:`ExplicitOperator.explain`."""
-    from oplens.explanation.operator import check_channels, labels_of
-
     data = as_sequences(X)
     check_channels(op.model, data, "explain")
     labels = labels_of(y if y is not None else data.y, len(data.X), "explain(y=...)")

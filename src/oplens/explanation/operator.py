@@ -1,6 +1,5 @@
 """The central object: a trained model rewritten as an explicit operator, fitted once on training data."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,51 +13,17 @@ from torch import Tensor
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation import shares as terms
-from oplens.explanation.batch import Batch, prepare
+from oplens.explanation.batch import Batch
 from oplens.explanation.decomposition import Decomposition
 from oplens.explanation.parts import By, Pairs, Waves
 from oplens.explanation.targets import Target
+from oplens.explanation.training import Training, batches, digest
 from oplens.models.s4d import S4D
 from oplens.operators import diagonal
-from oplens.operators.polynomial import Expansion, check_order
+from oplens.operators.polynomial import Expansion
 
 if TYPE_CHECKING:
     import xarray as xr
-
-TRAINING_LIMIT = 64 * 2**20  # bytes of float32 training inputs kept inside an operator
-BATCH_BYTES = (
-    4 * 2**20
-)  # of one (batch, d_model, length) float64 array: a dozen of them stay near the cache (measured 3x faster than 64 MB)
-
-
-@dataclass(frozen=True)
-class Training:
-    """The training set an operator was fitted on: float32 inputs (n_cases, n_channels, n_timepoints), or their source and hash."""
-
-    X: NDArray[np.float32] | None
-    lengths: NDArray[np.int64]
-    y: NDArray[np.str_] | None
-    source: str
-    digest: str
-
-    @classmethod
-    def of(cls, data: SequenceData, y: NDArray[np.str_] | None) -> "Training":
-        """Rounded to float32 before anything is fitted, so that a saved operator and a fresh one are the same."""
-        if float(np.abs(data.X).max()) > float(np.finfo(np.float32).max):
-            raise ArgumentError(
-                f"expand(X_train=...): values reach {np.abs(data.X).max():.3g}, beyond float32; rescale the data."
-            )
-        X = data.X.astype(np.float32)
-        keep = X if X.nbytes <= TRAINING_LIMIT else None
-        return cls(keep, data.lengths, y, data.source, digest(X, data.lengths))
-
-
-def digest(X: NDArray[np.float32], lengths: NDArray[np.int64]) -> str:
-    """SHA-256 of float32 inputs and lengths."""
-    value = hashlib.sha256(np.ascontiguousarray(X).tobytes())
-    value.update(np.ascontiguousarray(lengths.astype(np.int64)).tobytes())
-    value.update(repr(X.shape).encode())
-    return value.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +106,35 @@ class ExplicitOperator:
         from oplens.explanation.explain import explain
 
         return explain(self, X, y, by, target, X_train, memory_limit)
+
+    def __call__(self, X: Any) -> NDArray[np.float64]:
+        """Logits (n_cases, n_classes) of the operator alone, cut at its order; plain architecture.
+
+        Notes
+        -----
+        Claim: *truncated*; equal to `truncated_logits` of the highest order.
+        """
+        from oplens.explanation.kernels import operator_logits
+
+        return operator_logits(self, X)
+
+    def kernels(self, length: int) -> "xr.Dataset":
+        """First-order kernel `h1` (class, channel, time) and the factors of the higher ones, for cases of `length` steps.
+
+        The second-order kernel is sum_h readout encoder encoder sum_s coefficient(2, s) response(s - t) response(s - t') / length: it is
+        kept as these factors. Plain architecture.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from oplens.models import S4D, S4DConfig
+        >>> op = expand(S4D(S4DConfig(d_input=2, n_classes=3, d_model=4, d_state=4)), np.ones((2, 2, 10)))
+        >>> op.kernels(10).h1.shape
+        (3, 2, 10)
+        """
+        from oplens.explanation.kernels import kernels
+
+        return kernels(self, length)
 
     def certify(
         self, X: Any, y: Any = None, radius: Any = 0.0, orders: Sequence[int] = (2, 4, 8, 16, 20)
@@ -284,137 +278,9 @@ class ExplicitOperator:
         return terms.Moments(mean, covariance, source_mean, source_covariance)
 
 
-def batches(
-    model: S4D, X: NDArray[Any], lengths: NDArray[np.int64], directions: NDArray[np.float64], arrays: int = 1
-) -> Iterator[tuple[slice, Batch]]:
-    """(rows, batch) over the cases of X (n_cases, n_channels, n_timepoints); `arrays` (batch, d_model, length) fit the budget."""
-    system = model.layer(0).system()
-    size = max(1, BATCH_BYTES // (8 * model.config.d_model * X.shape[-1] * max(1, arrays // 4)))
-    towards = torch.from_numpy(np.ascontiguousarray(directions))
-    for start in range(0, len(X), size):
-        rows = slice(start, min(start + size, len(X)))
-        steps = int(lengths[rows].max())
-        x = torch.from_numpy(X[rows, :, :steps].astype(np.float64)).transpose(1, 2)
-        with torch.no_grad():
-            yield rows, prepare(model, system, x, torch.from_numpy(lengths[rows]), towards)
-
-
-def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite", order: int = 2) -> ExplicitOperator:
-    """Rewrite a trained model as an explicit operator, fitted once on training data.
-
-    Parameters
-    ----------
-    model : S4D or S4DClassifier
-        A fitted classifier stands for its model.
-    X_train : array (n_cases, n_channels, n_timepoints), list of (n_channels, n_timepoints), or SequenceData
-    y_train : sequence of str, optional
-        Labels; kept for the baselines beside an explanation.
-    family : {"hermite", "taylor"}
-        Hermite is adapted to the pre-activations of the training data (each case weighs the same, population form); Taylor is
-        the paper's expansion at 0, good for pre-activations below about 1 in size.
-    order : int
-        Degree, at least 1.
-
-    Returns
-    -------
-    ExplicitOperator
-
-    Raises
-    ------
-    ArgumentError, DataError
-        With a sentence.
-
-    Notes
-    -----
-    Accuracy: orders are *truncated* (the remainder is shown), everything else *exact* or *conditional*. A stack of two or more
-    layers has no order axis: its operator holds the conditional accounts only. Source: arXiv 2604.20595 and design notes.
-
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> from oplens.models import S4D, S4DConfig
-    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <torch...>
-    >>> model = S4D(S4DConfig(d_input=2, n_classes=2, d_model=4, d_state=8, classes=("left", "right")))
-    >>> X = np.random.default_rng(0).normal(size=(6, 2, 50))
-    >>> ds = expand(model, X).explain(X)
-    >>> terms = ds.share.sum(("order", "feature", "wave")) + ds.source_share.sum(("order", "source"))
-    >>> bool(abs(ds.order_0 + terms + ds.remainder - ds.target).max() < 1e-12)
-    True
-    """
-    check_order(order)
-    model = _model_of(model)
-    data = as_sequences(X_train)
-    check_channels(model, data, "expand")
-    labels = labels_of(y_train if y_train is not None else data.y, len(data.X), "expand(y_train=...)")
-    training = Training.of(data, labels)
-    double = model.as_float64()
-    expansion = None
-    if model.config.n_layers == 1:
-        mean, variance = _fit_gaussian(double, data.X.astype(np.float32), data.lengths)
-        expansion = Expansion.fit(family, order, mean, variance)
-    else:
-        Expansion.fit(family, order, torch.zeros(1), torch.zeros(1))  # arguments are checked all the same
-    return ExplicitOperator(double, expansion, training)
-
-
 def _same(mine: Any, theirs: Any) -> bool:
     if isinstance(mine, Tensor | np.ndarray) or isinstance(theirs, Tensor | np.ndarray):
         if type(mine) is not type(theirs) or mine.shape != theirs.shape:
             return False
         return bool(np.array_equal(np.asarray(mine), np.asarray(theirs)))
     return bool(mine == theirs)
-
-
-def check_channels(model: S4D, data: SequenceData, call: str) -> None:
-    """Refuse sequences whose channels are not the model's."""
-    expected = model.config.d_input
-    if data.X.shape[1] != expected:
-        raise ArgumentError(
-            f"{call}: the model has {expected} input channels ({', '.join(model.config.channels)}), the sequences have "
-            f"{data.X.shape[1]}; arrays are (n_cases, n_channels, n_timepoints)."
-        )
-
-
-def labels_of(y: Any, n_cases: int, call: str) -> NDArray[np.str_] | None:
-    """Labels as strings, one per case."""
-    if y is None:
-        return None
-    labels = np.asarray(y)
-    if labels.ndim != 1 or len(labels) != n_cases:
-        raise ArgumentError(f"{call}: expected one label for each of the {n_cases} cases, got shape {labels.shape}.")
-    return labels.astype(str)
-
-
-def _model_of(model: Any) -> S4D:
-    if isinstance(model, S4D):
-        return model
-    from sklearn.base import BaseEstimator
-    from sklearn.exceptions import NotFittedError
-    from sklearn.utils.validation import check_is_fitted
-
-    if isinstance(model, BaseEstimator):
-        try:
-            check_is_fitted(model, "model_")
-        except NotFittedError as error:
-            raise ArgumentError(f"expand(model={type(model).__name__}): it is not fitted; call fit first.") from error
-        inner = vars(model)["model_"]
-        if isinstance(inner, S4D):
-            return inner
-    raise ArgumentError(
-        f"expand(model={type(model).__name__}): give an S4D model, a fitted S4DClassifier, or load_checkpoint(...) a file first."
-    )
-
-
-def _fit_gaussian(model: S4D, X: NDArray[np.float32], lengths: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Mean and population variance of every feature's pre-activation, cases weighing the same."""
-    d_model = model.config.d_model
-    none = np.zeros((1, model.config.n_classes))
-    mean = torch.zeros(d_model, dtype=torch.float64)
-    for _, batch in batches(model, X, lengths, none):
-        mean += torch.einsum("bl,bhl->h", batch.pool, batch.z)
-    mean /= len(X)
-    variance = torch.zeros_like(mean)
-    for _, batch in batches(model, X, lengths, none):
-        variance += torch.einsum("bl,bhl->h", batch.pool, (batch.z - mean[:, None]) ** 2)
-    return mean, variance / len(X)

@@ -25,6 +25,7 @@ from oplens.explanation.decomposition import Decomposition, WaveDecomposition, d
 from oplens.explanation.explain import attributes, case_coords, check_memory, concrete, part_coords
 from oplens.explanation.parts import LayerWaves, Pairs, normalise
 from oplens.explanation.targets import Target
+from oplens.explanation.training import batches
 from oplens.operators.pairs import pair_sums
 
 if TYPE_CHECKING:
@@ -133,8 +134,6 @@ def _training(op: "ExplicitOperator", parts: tuple[Any, ...], decomposition: Dec
 
 def _covariances(op: "ExplicitOperator", decomposition: Decomposition, mean: Tensor, X_train: Any) -> Tensor:
     """E sum p nu_i nu_j over the training set, (d_model, J, J)."""
-    from oplens.explanation.operator import batches
-
     X, lengths = op.training_inputs(X_train)
     none = np.zeros((1, op.model.config.n_classes))
     total: Tensor | None = None

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from oplens.data import SequenceData
 from oplens.errors import ArgumentError
+from oplens.explanation import training
 from oplens.explanation.decomposition import InputDecomposition, decompose
 from oplens.explanation.explain import attributes, case_coords, check_memory, complete, mode_table, part_coords
 from oplens.explanation.parts import LayerWaves, Waves
@@ -151,10 +152,8 @@ def _input_parts(
 
 def _traces(model: S4D, data: SequenceData, n_targets: int) -> Iterator[tuple[Trace, Tensor]]:
     """Forward passes over chunks of cases whose (target, batch, length, d_model) arrays stay bounded."""
-    from oplens.explanation.operator import BATCH_BYTES
-
     config = model.config
-    size = max(1, BATCH_BYTES // (8 * config.d_model * data.X.shape[-1] * n_targets))
+    size = max(1, training.BATCH_BYTES // (8 * config.d_model * data.X.shape[-1] * n_targets))
     for start in range(0, len(data.X), size):
         lengths = data.lengths[start : start + size]
         x = torch.from_numpy(data.X[start : start + size, :, : int(lengths.max())]).transpose(1, 2)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from oplens.errors import CheckpointError
-from oplens.explanation.operator import ExplicitOperator, Training, digest
+from oplens.explanation.operator import ExplicitOperator
+from oplens.explanation.training import Training, digest
 from oplens.models.storage import load_model, parse_tensors, read_content, read_json, save_model, write_bytes
 from oplens.operators.polynomial import FAMILIES, Expansion
 

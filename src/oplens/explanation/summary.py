@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
-from oplens.explanation.operator import labels_of
 from oplens.explanation.targets import Target, default_target
+from oplens.explanation.training import labels_of
 from oplens.results import recomputed_completeness
 
 if TYPE_CHECKING:

@@ -1,0 +1,140 @@
+r"""The operator as a model of its own: logits of any input from its kernels alone, without the network.
+
+With zeta_h = K~_h * (E x)_h driven by the preprocessed input, and the bias's pre-activation z_b (a function of time only), the readout
+polynomial p_h(z) = sum_m a_hm (z - c_h)^m becomes one in zeta with time-dependent coefficients
+
+    a~_hk(t) = sum_{m >= k} C(m, k) a_hm (z_b,h(t) - c_h)^(m - k)
+    logits   = bias + sum_h W_h sum_t p(t) sum_k a~_hk(t) zeta_h(t)^k
+
+so orders in w are not orders in x: each order of the polynomial feeds all lower orders of the input. First and second order kernels are
+
+    h1[d, t]          = sum_h W_h E_hd   sum_s p(s) a~_h1(s) K~_h[s - t]
+    h2[d, t; d', t']  = sum_h W_h E_hd E_hd' sum_s p(s) a~_h2(s) K~_h[s - t] K~_h[s - t']      (rank at most d_model per step: kept factored)
+"""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oplens.data import as_sequences
+from oplens.errors import ArgumentError
+from oplens.explanation import training
+from oplens.operators import diagonal
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from oplens.explanation.operator import ExplicitOperator
+
+
+def operator_logits(op: "ExplicitOperator", X: Any) -> NDArray[np.float64]:
+    """Work behind calling an operator: (n_cases, n_classes)."""
+    _check(op, "op(X)")
+    data = as_sequences(X)
+    training.check_channels(op.model, data, "op(X)")
+    model, longest = op.model, data.n_timepoints
+    response = diagonal.kernel(op.system, longest, skip=True)
+    coefficients = _coefficients(op, response)
+    size = max(1, training.BATCH_BYTES // (8 * model.config.d_model * longest))
+    logits = []
+    with torch.no_grad():
+        for start in range(0, data.n_cases, size):
+            rows = slice(start, start + size)
+            raw = torch.from_numpy(data.X[rows]).transpose(1, 2)
+            x, mask = model.preprocess(raw, torch.from_numpy(data.lengths[rows]))
+            zeta = diagonal.convolve((x @ model.encoder.weight.T).transpose(1, 2), response)
+            value = coefficients[-1].expand_as(zeta)
+            for coefficient in coefficients.flip(0)[1:]:
+                value = value * zeta + coefficient  # Horner, a time-dependent coefficient at each degree
+            pool = mask / mask.sum(-1, keepdim=True)
+            pooled = torch.einsum("bhl,bl->bh", torch.where(mask[:, None] > 0, value, 0.0), pool)
+            logits.append(pooled @ model.decoder.weight.T + model.decoder.bias)
+    return np.asarray(torch.cat(logits).numpy())
+
+
+def kernels(op: "ExplicitOperator", length: int) -> "xr.Dataset":
+    """Work behind :meth:`ExplicitOperator.kernels`."""
+    import xarray as xr
+
+    from oplens.results import provenance
+
+    _check(op, "kernels")
+    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        raise ArgumentError(f"kernels(length={length!r}): give a whole number of steps, at least 1.")
+    model, config = op.model, op.model.config
+    response = diagonal.kernel(op.system, length, skip=True)
+    coefficients = _coefficients(op, response)
+    first = diagonal.adjoint(coefficients[1] / length, response)
+    h1 = torch.einsum("ch,hd,hl->cdl", model.decoder.weight, model.encoder.weight, first)
+    time = np.arange(length) / (config.sampling_rate or 1.0)
+    units = "s" if config.sampling_rate else "steps"
+    variables = {
+        "h1": (
+            ("class", "channel", "time"),
+            h1,
+            "first-order kernel: weight of the preprocessed input on a logit",
+            "logit",
+        ),
+        "response": (("feature", "lag"), response, "K~: response of a pre-activation, skip at lag 0", "1"),
+        "coefficient": (
+            ("order", "feature", "time"),
+            coefficients,
+            "a~: coefficient of zeta^order, bias included",
+            "1",
+        ),
+        "encoder": (("feature", "channel"), model.encoder.weight, "E: channels to features", "1"),
+        "readout": (("class", "feature"), model.decoder.weight, "W: features to logits", "logit"),
+        "decoder_bias": (("class",), model.decoder.bias, "bias of the logits", "logit"),
+    }
+    coords = {
+        "class": ("class", np.array(config.classes, dtype=object)),
+        "channel": ("channel", np.array(config.channels, dtype=object)),
+        "feature": ("feature", np.arange(config.d_model)),
+        "order": ("order", np.arange(op.order + 1)),
+        "time": ("time", time, {"units": units, "long_name": "time of the input", "claim": "exact"}),
+        "lag": ("lag", time, {"units": units, "long_name": "time since the input", "claim": "exact"}),
+    }
+    described = {
+        name: (dims, value.detach().numpy(), {"units": unit, "long_name": text, "claim": "exact"})
+        for name, (dims, value, text, unit) in variables.items()
+    }
+    attrs = {**provenance(source=op.training.source), "family": op.family, "order": op.order}
+    return xr.Dataset(described, coords=coords, attrs=attrs)
+
+
+def _coefficients(op: "ExplicitOperator", response: Tensor) -> Tensor:
+    """a~ (order + 1, d_model, length): the polynomial of z - c shifted by the bias's pre-activation."""
+    assert op.expansion is not None
+    centre, variance = op.expansion.centre, op.expansion.variance
+    powers = _powers(op.expansion.coefficients, variance)
+    shift = op.model.encoder.bias[:, None] * response.cumsum(-1) - centre[:, None]
+    order = op.order
+    rows = []
+    for k in range(order + 1):
+        terms = [math.comb(m, k) * powers[:, m, None] * shift ** (m - k) for m in range(k, order + 1)]
+        rows.append(torch.stack(terms).sum(0))
+    return torch.stack(rows).detach()
+
+
+def _powers(coefficients: Tensor, variance: Tensor) -> Tensor:
+    """Coefficients of the basis H_k turned into those of powers of w, (d_model, order + 1)."""
+    d_model, size = coefficients.shape
+    basis = [torch.zeros(d_model, size, dtype=coefficients.dtype) for _ in range(size)]
+    basis[0][:, 0] = 1
+    for k in range(size - 1):
+        shifted = torch.zeros_like(basis[k])
+        shifted[:, 1:] = basis[k][:, :-1]
+        basis[k + 1] = shifted - (k * variance[:, None] * basis[k - 1] if k else 0)
+    return torch.stack([coefficients[:, k, None] * basis[k] for k in range(size)]).sum(0)
+
+
+def _check(op: "ExplicitOperator", call: str) -> None:
+    if op.model.config.architecture != "plain" or op.expansion is None:
+        raise ArgumentError(
+            f"{call}: the reference architecture's gates and norms are computed from each input, so no kernels stand for it; "
+            "explain() gives its conditional account."
+        )

@@ -1,0 +1,99 @@
+"""The training set an operator is fitted on, cases in bounded batches, and what every call checks of its sequences."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oplens.data import SequenceData
+from oplens.errors import ArgumentError
+from oplens.explanation.batch import Batch, prepare
+from oplens.models.s4d import S4D
+
+TRAINING_LIMIT = 64 * 2**20  # bytes of float32 training inputs kept inside an operator
+# Of one (batch, d_model, length) float64 array: a dozen of them stay near the cache (measured 3x faster than 64 MB).
+BATCH_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training set an operator was fitted on: float32 inputs (n_cases, n_channels, n_timepoints), or their source and hash."""
+
+    X: NDArray[np.float32] | None
+    lengths: NDArray[np.int64]
+    y: NDArray[np.str_] | None
+    source: str
+    digest: str
+
+    @classmethod
+    def of(cls, data: SequenceData, y: NDArray[np.str_] | None) -> "Training":
+        """Rounded to float32 before anything is fitted, so that a saved operator and a fresh one are the same."""
+        if float(np.abs(data.X).max()) > float(np.finfo(np.float32).max):
+            raise ArgumentError(
+                f"expand(X_train=...): values reach {np.abs(data.X).max():.3g}, beyond float32; rescale the data."
+            )
+        X = data.X.astype(np.float32)
+        keep = X if X.nbytes <= TRAINING_LIMIT else None
+        return cls(keep, data.lengths, y, data.source, digest(X, data.lengths))
+
+
+def digest(X: NDArray[np.float32], lengths: NDArray[np.int64]) -> str:
+    """SHA-256 of float32 inputs and lengths."""
+    value = hashlib.sha256(np.ascontiguousarray(X).tobytes())
+    value.update(np.ascontiguousarray(lengths.astype(np.int64)).tobytes())
+    value.update(repr(X.shape).encode())
+    return value.hexdigest()
+
+
+def batches(
+    model: S4D, X: NDArray[Any], lengths: NDArray[np.int64], directions: NDArray[np.float64], arrays: int = 1
+) -> Iterator[tuple[slice, Batch]]:
+    """(rows, batch) over the cases of X (n_cases, n_channels, n_timepoints); `arrays` (batch, d_model, length) fit the budget."""
+    system = model.layer(0).system()
+    size = max(1, BATCH_BYTES // (8 * model.config.d_model * X.shape[-1] * max(1, arrays // 4)))
+    towards = torch.from_numpy(np.ascontiguousarray(directions))
+    for start in range(0, len(X), size):
+        rows = slice(start, min(start + size, len(X)))
+        steps = int(lengths[rows].max())
+        x = torch.from_numpy(X[rows, :, :steps].astype(np.float64)).transpose(1, 2)
+        with torch.no_grad():
+            yield rows, prepare(model, system, x, torch.from_numpy(lengths[rows]), towards)
+
+
+def fit_gaussian(model: S4D, X: NDArray[np.float32], lengths: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Mean and population variance of every feature's pre-activation, cases weighing the same."""
+    d_model = model.config.d_model
+    none = np.zeros((1, model.config.n_classes))
+    mean = torch.zeros(d_model, dtype=torch.float64)
+    for _, batch in batches(model, X, lengths, none):
+        mean += torch.einsum("bl,bhl->h", batch.pool, batch.z)
+    mean /= len(X)
+    variance = torch.zeros_like(mean)
+    for _, batch in batches(model, X, lengths, none):
+        variance += torch.einsum("bl,bhl->h", batch.pool, (batch.z - mean[:, None]) ** 2)
+    return mean, variance / len(X)
+
+
+def check_channels(model: S4D, data: SequenceData, call: str) -> None:
+    """Refuse sequences whose channels are not the model's."""
+    expected = model.config.d_input
+    if data.X.shape[1] != expected:
+        raise ArgumentError(
+            f"{call}: the model has {expected} input channels ({', '.join(model.config.channels)}), the sequences have "
+            f"{data.X.shape[1]}; arrays are (n_cases, n_channels, n_timepoints)."
+        )
+
+
+def labels_of(y: Any, n_cases: int, call: str) -> NDArray[np.str_] | None:
+    """Labels as strings, one per case."""
+    if y is None:
+        return None
+    labels = np.asarray(y)
+    if labels.ndim != 1 or len(labels) != n_cases:
+        raise ArgumentError(f"{call}: expected one label for each of the {n_cases} cases, got shape {labels.shape}.")
+    return labels.astype(str)
