@@ -12,11 +12,15 @@ from oplens.errors import ArgumentError
 if TYPE_CHECKING:
     import xarray as xr
 
-    from oplens.explanation import ExplicitOperator
+    from oplens.explanation import Bands, ExplicitOperator, Windows
 
 
-def default_partitions(op: "ExplicitOperator") -> list[Any]:
+def default_partitions(
+    op: "ExplicitOperator", bands: "Bands | None" = None, windows: "Windows | None" = None
+) -> list[Any]:
     """Return what a report shows when nothing else is asked for: waves, channels x bands, windows, and pairs of the first two.
+
+    Stacks of two or more layers have waves of layers instead, and no pairs. `bands` are octaves and `windows` eight by default.
 
     Examples
     --------
@@ -27,10 +31,10 @@ def default_partitions(op: "ExplicitOperator") -> list[Any]:
     """
     from oplens.explanation import Bands, Channels, LayerWaves, Pairs, Waves, Windows
 
-    split = (Channels(), Bands())
+    split, windows = (Channels(), bands or Bands()), windows or Windows(8)
     if op.expansion is None:
-        return [LayerWaves(), split, Windows(8)]
-    partitions: list[Any] = [Waves(), split, Windows(8)]
+        return [LayerWaves(), split, windows]
+    partitions: list[Any] = [Waves(), split, windows]
     if op.order >= 2:
         partitions += [Pairs(Waves(), mean="class"), Pairs(split, mean="class")]
     return partitions
@@ -97,9 +101,7 @@ def assemble(
     labels = data.y if y is None else np.asarray(y).astype(str)
     groups: dict[str, xr.Dataset] = {}
     first: xr.Dataset | None = None
-    for by in partitions or default_partitions(op):
-        wanted = _fitting(by, labels)
-        name = group_name(wanted)
+    for name, wanted in _named(partitions or default_partitions(op), labels).items():
         say(f"explaining {data.n_cases} cases by {name.replace('_', ' ')}")
         groups[name] = op.explain(data, labels, by=wanted)
         if first is None and "completeness_residual" in groups[name]:
@@ -114,6 +116,20 @@ def assemble(
     headline = _baselines(op, data, labels, train, groups, say)
     root = xr.Dataset(attrs=_root_attributes(op, data, labels, title, headline))
     return xr.DataTree.from_dict({"/": root, **{f"/{name}": ds for name, ds in groups.items()}})
+
+
+def _named(partitions: Sequence[Any], labels: Any) -> dict[str, Any]:
+    """Partitions by the names of their groups, which must differ."""
+    found: dict[str, Any] = {}
+    for by in partitions:
+        name = group_name(by)
+        if name in found:
+            raise ArgumentError(
+                f"assemble(partitions=...): {found[name]!r} and {by!r} would both be the group {name!r}; put one of them into "
+                "another result."
+            )
+        found[name] = _fitting(by, labels)
+    return found
 
 
 def _fitting(by: Any, labels: Any) -> Any:

@@ -128,7 +128,66 @@ def test_another_training_set_expands_anew(trained, files, tmp_path, monkeypatch
     words = ["--train", files / "TEST.ts"]
     code, _ = run(monkeypatch, capsys, "explain", trained, files / "TEST.ts", "--out", tmp_path, *words)
     assert code == 0
-    assert len(ExplicitOperator.load(tmp_path / "operator").training.lengths) == 10
+    op = ExplicitOperator.load(tmp_path / "operator")
+    assert (len(op.training.lengths), op.family, op.order) == (10, "hermite", 2)
+
+
+def test_what_is_not_asked_for_stays_as_it_was_trained(files, tmp_path, monkeypatch, capsys):
+    """A Taylor operator of order 3 stays one with another training set, and learns its sampling rate late."""
+    words = ["--max-epochs", "1", "--d-model", "2", "--d-state", "4", "--family", "taylor", "--order", "3"]
+    code, text = run(monkeypatch, capsys, "train", files / "TRAIN.ts", "--out", tmp_path / "m", *words)
+    assert code == 0, text
+    words = ["--train", files / "TEST.ts", "--by", "bands", "--sampling-rate", "64"]
+    code, text = run(
+        monkeypatch, capsys, "explain", tmp_path / "m", files / "TEST.ts", "--out", tmp_path / "[/o]", *words
+    )
+    assert code == 0, text
+    assert "[/o]" in text
+    ds = read_results(tmp_path / "[/o]" / "results.nc")["bands"].to_dataset()
+    assert (ds.attrs["family"], int(ds.attrs["order"])) == ("taylor", 3)
+    assert ds.band_high.attrs["units"] == "Hz"
+    assert float(ds.band_high[-1]) == 32.0
+
+
+def test_a_trained_stack_is_explained_with_bands_of_ones_own_and_any_order(files, tmp_path, monkeypatch, capsys):
+    words = ["--architecture", "reference", "--n-layers", "2", "--max-epochs", "1", "--d-model", "2", "--d-state", "4"]
+    code, text = run(
+        monkeypatch, capsys, "train", files / "TRAIN.ts", "--out", tmp_path, "--sampling-rate", "64", *words
+    )
+    assert code == 0, text
+    words = ["--bands", "0-10,10-32", "--windows", "3", "--order", "3"]
+    code, text = run(monkeypatch, capsys, "explain", tmp_path, files / "TEST.ts", "--out", tmp_path / "o", *words)
+    assert code == 0, text
+    tree = read_results(tmp_path / "o" / "results.nc")
+    assert {"layer_waves", "channels_bands", "windows"} <= set(tree.children)
+    assert tree["channels_bands"].to_dataset().band_high.values.tolist() == [10.0, 32.0]
+    assert tree["windows"].sizes["window"] == 3
+    assert float(tree["summary/completeness"]) < 1e-10
+
+
+def test_bands_and_windows_of_ones_own_leave_the_other_defaults(trained, files, tmp_path, monkeypatch, capsys):
+    words = ["--bands", "0-10,10-32", "--windows", "3"]
+    code, text = run(monkeypatch, capsys, "explain", trained, files / "TEST.ts", "--out", tmp_path, *words)
+    assert code == 0, text
+    tree = read_results(tmp_path / "results.nc")
+    assert {"waves", "channels_bands", "windows", "pairs_waves", "pairs_channels_bands"} <= set(tree.children)
+    assert tree["pairs_channels_bands"].sizes["band_2"] == 2
+
+
+def test_a_training_run_that_breaks_off_leaves_no_operator_of_an_older_model(files, tmp_path, monkeypatch, capsys):
+    words = ["train", files / "TRAIN.ts", "--out", tmp_path, "--max-epochs", "1", "--d-model", "2", "--d-state", "4"]
+    assert run(monkeypatch, capsys, *words)[0] == 0
+    from oplens.cli import verbs
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verbs, "expand", stop)
+    assert run(monkeypatch, capsys, *words, "--seed", "1")[0] == 130
+    monkeypatch.undo()
+    code, text = run(monkeypatch, capsys, "explain", tmp_path, files / "TEST.ts", "--out", tmp_path / "o")
+    assert code == 1
+    assert "holds no operator" in text
 
 
 def test_report_renders_the_same_page_again(trained, files, tmp_path, monkeypatch, capsys):
@@ -209,6 +268,18 @@ REFUSED = {
     "no window": (
         ["explain", "{model}", "{test}", "--windows", "0", "--by", "windows", "--out", "{out}"],
         "at least 1",
+    ),
+    "bands nobody asked for": (
+        ["explain", "{model}", "{test}", "--by", "waves", "--bands", "0-8", "--out", "{out}"],
+        "--by bands",
+    ),
+    "windows nobody asked for": (
+        ["explain", "{model}", "{test}", "--by", "waves", "--windows", "4", "--out", "{out}"],
+        "--by windows",
+    ),
+    "the same part twice": (
+        ["explain", "{model}", "{test}", "--by", "waves", "--by", "waves", "--out", "{out}"],
+        "both be the group 'waves'",
     ),
     "above Nyquist": (["explain", "{model}", "{test}", "--bands", "40-50", "--out", "{out}"], "Nyquist"),
     "another rate": (["explain", "{model}", "{test}", "--sampling-rate", "100", "--out", "{out}"], "64 Hz"),

@@ -99,7 +99,7 @@ def explain(
         typer.Option(help="Parts: waves, layerwaves, channels, bands, windows; products with commas; repeatable."),
     ] = None,
     bands: Annotated[str | None, typer.Option(help="Band edges such as 0-4,4-8,8-13.")] = None,
-    windows: Annotated[int, typer.Option(help="Number of time windows.")] = 8,
+    windows: Annotated[int | None, typer.Option(help="Number of time windows (default 8).")] = None,
     sampling_rate: Rate = None,
     standardise_with: Annotated[
         Path | None, typer.Option(help="Foreign checkpoint: .ts file whose mean and scale it was trained with.")
@@ -111,10 +111,11 @@ def explain(
     impute: Impute = None,
 ) -> None:
     """Rewrite a model as an explicit operator and explain every decision; writes results.nc and report.html."""
-    from oplens.cli.verbs import Foreign, run_explain
+    from oplens.cli.verbs import Foreign, Request, run_explain
 
     foreign = Foreign(standardise_with, raw, _names(classes), _names(channels), prenorm)
-    _call(run_explain, model, data, out, train, order, family, by, bands, windows, sampling_rate, foreign, impute)
+    request = Request(model, train, order, family, sampling_rate, impute, foreign)
+    _call(run_explain, request, data, out, by, bands, windows)
 
 
 @app.command()

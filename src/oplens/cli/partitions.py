@@ -1,45 +1,52 @@
 """Partitions as words on the command line."""
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 from oplens.errors import ArgumentError
 from oplens.explanation import Bands, Channels, LayerWaves, Waves, Windows
-from oplens.explanation.parts import normalise
+from oplens.explanation.parts import Part, normalise
+
+DEFAULT_WINDOWS = 8
 
 
-def parse_partitions(by: list[str] | None, bands: str | None, windows: int) -> list[Any] | None:
-    """Return partitions from words such as "waves" and "channels,bands"; None when nothing was asked for.
+@dataclass(frozen=True)
+class Chosen:
+    """Products that were named, None when none was; and the bands and windows that either they or the default ones have."""
+
+    products: list[tuple[Part, ...]] | None
+    bands: Bands
+    windows: Windows
+
+
+def parse_partitions(by: list[str] | None, bands: str | None, windows: int | None) -> Chosen:
+    """Return partitions from words such as "waves" and "channels,bands".
 
     Examples
     --------
-    >>> parse_partitions(["channels,bands"], "0-4,4-8", 8)
+    >>> parse_partitions(["channels,bands"], "0-4,4-8", None).products
     [(Channels(names=None), Bands(edges=((0.0, 4.0), (4.0, 8.0))))]
     """
-    known: dict[str, Callable[[], Any]] = {
-        "waves": Waves,
-        "layerwaves": LayerWaves,
-        "channels": Channels,
-        "bands": lambda: Bands(parse_bands(bands)),
-        "windows": lambda: Windows(windows),
-    }
+    banded, windowed = Bands(parse_bands(bands)), Windows(DEFAULT_WINDOWS if windows is None else windows)
     if by is None:
-        if bands is None and windows == DEFAULT_WINDOWS:
-            return None
-        by = ["waves", "channels,bands", "windows"]
-    partitions = []
+        return Chosen(None, banded, windowed)
+    known = {
+        "waves": Waves(),
+        "layerwaves": LayerWaves(),
+        "channels": Channels(),
+        "bands": banded,
+        "windows": windowed,
+    }
+    products = []
     for words in by:
-        parts = []
-        for word in words.split(","):
-            name = word.strip().lower()
+        names = [word.strip().lower() for word in words.split(",")]
+        for name in names:
             if name not in known:
-                raise ArgumentError(f"--by {words}: unknown part {word.strip()!r}; choose from {', '.join(known)}.")
-            parts.append(known[name]())
-        partitions.append(normalise(tuple(parts)))
-    return partitions
-
-
-DEFAULT_WINDOWS = 8
+                raise ArgumentError(f"--by {words}: unknown part {name!r}; choose from {', '.join(known)}.")
+        products.append(normalise([known[name] for name in names]))
+    for name, value in (("bands", bands), ("windows", windows)):
+        if value is not None and not any(known[name] in parts for parts in products):
+            raise ArgumentError(f"--{name} {value}: no --by names {name}; add --by {name}, or leave --{name} out.")
+    return Chosen(products, banded, windowed)
 
 
 def parse_bands(text: str | None) -> list[tuple[float, float]] | None:
@@ -54,11 +61,10 @@ def parse_bands(text: str | None) -> list[tuple[float, float]] | None:
         return None
     edges = []
     for word in text.split(","):
-        low, dash, high = word.strip().partition("-")
+        low, _, high = word.strip().partition("-")
         try:
             edges.append((float(low), float(high)))
         except ValueError:
-            del dash
             raise ArgumentError(
                 f"--bands {text}: {word.strip()!r} is not a band; write low-high, such as 0-4,4-8."
             ) from None

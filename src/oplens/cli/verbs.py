@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from oplens.assembly import assemble
+from oplens.assembly import assemble, default_partitions, kept_training
 from oplens.cli.partitions import parse_partitions
 from oplens.data import SequenceData, load_example, noisy_sinusoids, read_ts
 from oplens.errors import ArgumentError
@@ -44,6 +44,23 @@ class Foreign:
         return [name for name, value in names.items() if value]
 
 
+@dataclass(frozen=True)
+class Request:
+    """What `explain` is asked for a model: how its operator is had, and how .ts files are read."""
+
+    model: Path
+    train: Path | None
+    order: int | None
+    family: str | None
+    sampling_rate: float | None
+    impute: str | None
+    foreign: Foreign
+
+    def read(self, path: Path) -> SequenceData:
+        """Sequences of a .ts file."""
+        return _read(path, self.sampling_rate, self.impute)
+
+
 def run_train(
     data: Path,
     out: Path,
@@ -62,46 +79,34 @@ def run_train(
     if channels is not None:
         sequences = dataclasses.replace(sequences, channels=channels)
     classifier = S4DClassifier(**options, checkpoint_dir=folder / "run", verbose=1)
-    _train_into(classifier, sequences, folder, family or DEFAULT_FAMILY, order or _default(order))
-    console.print(f"wrote {folder}: model, operator; explain with: oplens explain {folder} DATA.ts --out DIR")
+    _train_into(classifier, sequences, folder, family or DEFAULT_FAMILY, DEFAULT_ORDER if order is None else order)
+    _tell(f"wrote {folder}: model, operator; explain with: oplens explain {folder} DATA.ts --out DIR")
 
 
 def run_explain(
-    model: Path,
-    data: Path,
-    out: Path,
-    train: Path | None,
-    order: int | None,
-    family: str | None,
-    by: list[str] | None,
-    bands: str | None,
-    windows: int,
-    sampling_rate: float | None,
-    foreign: Foreign,
-    impute: str | None,
+    request: Request, data: Path, out: Path, by: list[str] | None, bands: str | None, windows: int | None
 ) -> None:
     """Explain a .ts file with a trained directory or a foreign checkpoint."""
-    partitions = parse_partitions(by, bands, windows)
-    sequences = _read(data, sampling_rate, impute)
-    if (model / "operator" / "operator.json").is_file():
-        op = _own_operator(model, train, order, family, sampling_rate, foreign, impute)
-    else:
-        op = _expanded(model, train, order, family, sampling_rate, foreign, impute)
+    chosen = parse_partitions(by, bands, windows)
+    sequences = request.read(data)
+    own = (request.model / "operator" / "operator.json").is_file()
+    op = _own_operator(request) if own else _expanded(request)
     _check_labels(op.model, sequences, data)
     folder = _folder(out)
+    partitions = default_partitions(op, chosen.bands, chosen.windows) if chosen.products is None else chosen.products
     tree = assemble(op, sequences, partitions=partitions, progress=_say)
     _say("writing results and page")
     results = write_results(tree, folder / "results.nc")
     op.save(folder / "operator")
     page = render(tree, folder / "report.html")
     _conclude(tree)
-    console.print(f"wrote {results} and {page}")
+    _tell(f"wrote {results} and {page}")
 
 
 def run_report(results: Path, out: Path) -> None:
     """Render a page from a result file."""
     page = render(results, out)
-    console.print(f"wrote {page}")
+    _tell(f"wrote {page}")
 
 
 def run_demo(out: Path) -> None:
@@ -116,7 +121,7 @@ def run_demo(out: Path) -> None:
         "basic_motions": (load_example("BasicMotions"), load_example("BasicMotions", "test"), "BasicMotions"),
     }
     for name, (training, test, title) in sets.items():
-        console.print(f"[bold]{title}[/bold]: {training.n_cases} training cases, {test.n_cases} test cases")
+        _tell(f"{title}: {training.n_cases} training cases, {test.n_cases} test cases")
         classifier = S4DClassifier(random_state=0, verbose=1, checkpoint_dir=folder / name / "run")
         op = _train_into(classifier, training, folder / name, DEFAULT_FAMILY, DEFAULT_ORDER)
         tree = assemble(op, test, train=training, title=f"{title}: what the model computes", progress=_say)
@@ -124,7 +129,7 @@ def run_demo(out: Path) -> None:
         page = "report.html" if name == "basic_motions" else f"report_{name}.html"
         render(tree, folder / page)
         _conclude(tree)
-    console.print(f"open {folder / 'report.html'} and {folder / 'report_sinusoids.html'}")
+    _tell(f"open {folder / 'report.html'} and {folder / 'report_sinusoids.html'}")
 
 
 def _train_into(classifier: Any, data: SequenceData, folder: Path, family: str, order: int) -> ExplicitOperator:
@@ -133,65 +138,52 @@ def _train_into(classifier: Any, data: SequenceData, folder: Path, family: str, 
 
     check_order(order)
     classifier.fit(data)
+    # An operator of an older model would be explained as if it were the new one's, should the next lines be interrupted.
+    (folder / "operator" / "operator.json").unlink(missing_ok=True)
     classifier.model_.save_pretrained(folder)
     op = expand(classifier, data, family=family, order=order)
     op.save(folder / "operator")
     return op
 
 
-def _own_operator(
-    model: Path,
-    train: Path | None,
-    order: int | None,
-    family: str | None,
-    sampling_rate: float | None,
-    foreign: Foreign,
-    impute: str | None,
-) -> ExplicitOperator:
+def _own_operator(request: Request) -> ExplicitOperator:
     """The operator a training run left, expanded anew when another family, order or training set is asked for."""
-    if foreign.given():
+    model, foreign, rate = request.model, request.foreign.given(), request.sampling_rate
+    if foreign:
         raise ArgumentError(
-            f"explain: {', '.join(foreign.given())} {'is' if len(foreign.given()) == 1 else 'are'} for foreign checkpoints; {model} "
+            f"explain: {', '.join(foreign)} {'is' if len(foreign) == 1 else 'are'} for foreign checkpoints; {model} "
             "states its own preprocessing and names."
         )
     op = ExplicitOperator.load(model / "operator")
     own = op.model.config.sampling_rate
-    if sampling_rate is not None and own is not None and sampling_rate != own:
+    if rate is not None and own is not None and rate != own:
         raise ArgumentError(
-            f"explain(--sampling-rate {sampling_rate:g}): the model was trained at {own:g} Hz; leave the option out."
+            f"explain(--sampling-rate {rate:g}): the model was trained at {own:g} Hz; leave the option out."
         )
-    same = family in (None, op.family) and order in (None, op.order)
-    if train is None and same:
+    if rate is not None:
+        # A rate gives frequencies their unit and changes no number, so a model that was trained without one may be told.
+        op.model.config = dataclasses.replace(op.model.config, sampling_rate=rate)
+    if request.train is None and request.family in (None, op.family) and request.order in (None, op.order):
         return op
-    if train is not None:
-        known = _read(train, sampling_rate, impute)
-        return expand(S4D.from_pretrained(model), known, family=family or DEFAULT_FAMILY, order=_default(order))
-    from oplens.assembly import kept_training
-
-    kept = kept_training(op)
-    if kept is None:
+    training = kept_training(op) if request.train is None else request.read(request.train)
+    if training is None:
         raise ArgumentError(f"explain: the training set of {model} was too large to keep; give it with --train.")
-    wanted = op.order if order is None else order
-    return expand(op.model, kept, family=family or op.family, order=wanted)
+    # What is not asked for stays as it was; a stack's operator has no order to keep.
+    family = request.family or (op.family if op.order else DEFAULT_FAMILY)
+    order = (op.order or DEFAULT_ORDER) if request.order is None else request.order
+    return expand(op.model, training, family=family, order=order)
 
 
-def _expanded(
-    model: Path,
-    train: Path | None,
-    order: int | None,
-    family: str | None,
-    sampling_rate: float | None,
-    foreign: Foreign,
-    impute: str | None,
-) -> ExplicitOperator:
+def _expanded(request: Request) -> ExplicitOperator:
     """A model without operator: its training data are needed to fit one."""
+    model, foreign = request.model, request.foreign
     if not model.exists():
         raise ArgumentError(
             f"{model}: no such file or folder; give a folder written by `oplens train` or a checkpoint file."
         )
     if foreign.raw and foreign.standardise_with is not None:
         raise ArgumentError("explain: --raw and --standardise-with contradict each other; choose one.")
-    source = train or foreign.standardise_with
+    source = request.train or foreign.standardise_with
     if source is None:
         raise ArgumentError(
             f"explain: {model} holds no operator, so its training data are needed: add --train TRAIN.ts"
@@ -201,34 +193,32 @@ def _expanded(
                 else ", and --standardise-with TRAIN.ts or --raw to say what the model was trained on."
             )
         )
-    training = _read(source, sampling_rate, impute)
-    own = model.is_dir()
-    loaded = S4D.from_pretrained(model) if own else _load_foreign(model, training, sampling_rate, foreign, impute)
+    training = request.read(source)
+    loaded = S4D.from_pretrained(model) if model.is_dir() else _load_foreign(request, training)
     _say("expanding the model on its training data")
-    return expand(loaded, training, family=family or DEFAULT_FAMILY, order=_default(order))
+    order = DEFAULT_ORDER if request.order is None else request.order
+    return expand(loaded, training, family=request.family or DEFAULT_FAMILY, order=order)
 
 
-def _load_foreign(
-    path: Path, training: SequenceData, sampling_rate: float | None, foreign: Foreign, impute: str | None
-) -> S4D:
+def _load_foreign(request: Request, training: SequenceData) -> S4D:
+    foreign = request.foreign
     preprocessing: Preprocessing | str | None = "none" if foreign.raw else None
     if foreign.standardise_with is not None:
-        given = _read(foreign.standardise_with, sampling_rate, impute)
+        same = request.train is None or request.train == foreign.standardise_with
+        given = training if same else request.read(foreign.standardise_with)
         preprocessing = Preprocessing.standardise(given.X, given.lengths)
     classes = foreign.classes
     if classes is None and training.classes:
         classes = training.classes
         named = ", ".join(f"logit {i} is {name}" for i, name in enumerate(classes))
-        console.print(
-            f"note: class names in the order of {training.source}: {named}; state another with --classes", markup=False
-        )
+        _tell(f"note: class names in the order of {training.source}: {named}; state another with --classes")
     return load_checkpoint(
-        path,
+        request.model,
         prenorm=foreign.prenorm,
         preprocessing=preprocessing,
         classes=classes,
         channels=foreign.channels,
-        sampling_rate=sampling_rate,
+        sampling_rate=request.sampling_rate,
     )
 
 
@@ -254,7 +244,7 @@ def _read(path: Path, sampling_rate: float | None, impute: str | None) -> Sequen
         data = read_ts(path, impute=impute, sampling_rate=sampling_rate)  # type: ignore[arg-type]
     for warning in caught:
         if issubclass(warning.category, UserWarning):
-            console.print(f"note: {warning.message}", markup=False)
+            _tell(f"note: {warning.message}")
     return data
 
 
@@ -265,17 +255,18 @@ def _folder(out: Path) -> Path:
     return out
 
 
-def _default(order: int | None) -> int:
-    return DEFAULT_ORDER if order is None else order
+def _tell(line: str) -> None:
+    """A line as it is: a path or a name may hold what rich reads as markup."""
+    console.print(line, markup=False)
 
 
 def _say(line: str) -> None:
-    console.print(f"  {line} ...", markup=False)
+    _tell(f"  {line} ...")
 
 
 def _conclude(tree: Any) -> None:
     """The two lines a reader wants at the terminal."""
-    console.print(str(tree.attrs["headline"]), markup=False)
+    _tell(str(tree.attrs["headline"]))
     summary = tree["summary"].to_dataset()
     parts = []
     if "agreement" in summary:
@@ -285,4 +276,4 @@ def _conclude(tree: Any) -> None:
                 f"order {order}: decides as the model in {float(row['agreement']):.1%}, R2 {float(row['margin_r2']):.3f}"
             )
     parts.append(f"largest completeness residual {float(summary['completeness']):.1e} of the sum of absolute terms")
-    console.print("; ".join(parts), markup=False)
+    _tell("; ".join(parts))
