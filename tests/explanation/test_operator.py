@@ -92,6 +92,7 @@ def test_large_training_sets_are_asked_for_again_and_checked(tmp_path, monkeypat
     monkeypatch.setattr("oplens.explanation.training.TRAINING_LIMIT", X.size * 4 - 1)
     op = expand(make_model(), X, LABELS)
     assert op.training.X is None
+    assert op.training.sequences(op.model.config) is None
     assert op.training.digest == kept.training.digest
     assert op != kept
     op.save(tmp_path)
@@ -167,6 +168,7 @@ REFUSALS = {
     "training channels": (lambda: expand(make_model(), make_cases()[:, :1]), "2 input channels"),
     "training labels": (lambda: expand(make_model(), X, ["x"] * 7), "8 cases"),
     "training labels nested": (lambda: expand(make_model(), X, [LABELS]), "8 cases"),
+    "training labels of other names": (lambda: expand(make_model(), X, ["x", "w"] * 4), "the labels w are no classes"),
     "training NaN": (lambda: expand(make_model(), X * np.nan), "NaN"),
     "training beyond float32": (lambda: expand(make_model(), X * 1e39), "float32"),
     "empty training set": (lambda: expand(make_model(), X[:0]), ""),
@@ -479,3 +481,11 @@ def test_a_target_of_exactly_zero_has_infinite_cancellation_and_no_warning():
     ds = expand(model, X).explain(TEST)
     assert float(abs(ds["target"]).max()) == 0
     assert not np.isfinite(ds["cancellation_ratio"].values).any()
+
+
+def test_the_kept_training_set_comes_back_with_the_models_names():
+    ragged = [X[0][:, :17], *X[1:]]
+    data = expand(make_model(), ragged, LABELS).training.sequences(OP.model.config)
+    assert (data.channels, data.classes, data.sampling_rate, data.y.tolist()) == (CHANNELS, CLASSES, 50.0, LABELS)
+    for case, expected in zip(data.cases(), ragged, strict=True):
+        assert np.array_equal(case, expected.astype(np.float32))

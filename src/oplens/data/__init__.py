@@ -2,7 +2,8 @@
 
 from oplens.data.examples import EXAMPLES, load_example
 from oplens.data.sequences import SequenceData, as_sequences
+from oplens.data.signals import Sinusoid
 from oplens.data.synthetic import noisy_sinusoids
 from oplens.data.ts import read_ts
 
-__all__ = ["EXAMPLES", "SequenceData", "as_sequences", "load_example", "noisy_sinusoids", "read_ts"]
+__all__ = ["EXAMPLES", "SequenceData", "Sinusoid", "as_sequences", "load_example", "noisy_sinusoids", "read_ts"]

@@ -10,7 +10,7 @@ for the margin M of the decided class over each rival. `lowest > 0` certifies th
 `lowest > bound` that order K decides as the model does everywhere in the set (truncation). A set in which the model's decision
 changes has no truncation certificate: where M = 0, M_K may have either sign.
 
-Source: operator.md section 6 of the design; max abs(g'') = 2 phi(0) for erf-GELU; the sup by oplens.operators.polynomial.
+Source: derived for this library; max abs(g'') = 2 phi(0) for erf-GELU; the sup by oplens.operators.polynomial.
 """
 
 import math

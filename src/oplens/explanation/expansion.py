@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from oplens.data import as_sequences
 from oplens.errors import ArgumentError
@@ -41,7 +42,8 @@ def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite
     Notes
     -----
     Accuracy: orders are *truncated* (the remainder is shown), everything else *exact* or *conditional*. A stack of two or more
-    layers has no order axis: its operator holds the conditional accounts only. Source: arXiv 2604.20595 and design notes.
+    layers has no order axis: its operator holds the conditional accounts only. Source: the idea is that of
+    arXiv 2604.20595; the formulas were derived for this library (docs/formulas.md).
 
     Examples
     --------
@@ -61,6 +63,7 @@ def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite
     data = as_sequences(X_train)
     check_channels(model, data, "expand")
     labels = labels_of(y_train if y_train is not None else data.y, len(data.X), "expand(y_train=...)")
+    _check_classes(model, labels)
     training = Training.of(data, labels)
     double = model.as_float64()
     expansion = None
@@ -70,6 +73,17 @@ def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite
     else:
         Expansion.fit(family, order, torch.zeros(1), torch.zeros(1))  # arguments are checked all the same
     return ExplicitOperator(double, expansion, training)
+
+
+def _check_classes(model: S4D, labels: NDArray[np.str_] | None) -> None:
+    """Labels under other names than the model's would count every decision as wrong beside the baselines."""
+    classes = model.config.classes
+    unknown = [] if labels is None else sorted(set(labels.tolist()) - set(classes))
+    if unknown:
+        raise ArgumentError(
+            f"expand(y_train=...): the labels {', '.join(unknown[:5])} are no classes of the model, which knows {', '.join(classes)}; "
+            "name its logits, load_checkpoint(classes=...), or give other labels."
+        )
 
 
 def _model_of(model: Any) -> S4D:

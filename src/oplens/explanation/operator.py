@@ -180,6 +180,42 @@ class ExplicitOperator:
 
         return certify(self, X, y, radius, orders)
 
+    def predict(self, signal: Any, noise: Any, target: Target | None = None, orders: int = 6) -> "xr.Dataset":
+        """Mean and variance of the target for a known signal in Gaussian noise, without simulating one case; plain architecture.
+
+        Parameters
+        ----------
+        signal : Sinusoid or array (n_channels, n_timepoints)
+            In the units of the data.
+        noise : float, sequence of float or matrix
+            Standard deviation of noise that is white in time: one, one per channel, or the covariance over channels.
+        target : Target, optional
+            As for :meth:`explain`.
+        orders : int
+            Orders of the variance's expansion.
+
+        Returns
+        -------
+        xarray.Dataset
+            `target_mean` (*exact*), `target_variance` and `variance_by_order` (*truncated*: each order adds, so a bound from below).
+
+        Notes
+        -----
+        The whole model is meant, not its polynomial. Cost: O(orders d_model^2 length^2).
+
+        Examples
+        --------
+        >>> from oplens.data import Sinusoid, noisy_sinusoids
+        >>> from oplens.models import S4D, S4DConfig
+        >>> op = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4)), noisy_sinusoids(n_cases=4).X)
+        >>> ds = op.predict(Sinusoid(15.0, n_timepoints=50, sampling_rate=100.0), noise=0.5)
+        >>> bool(ds.target_variance > 0)
+        True
+        """
+        from oplens.explanation.prediction import predict
+
+        return predict(self, signal, noise, target, orders)
+
     def training_range(self) -> tuple[Tensor, Tensor]:
         """Smallest and largest training pre-activation of every feature, (d_model,) each (computed once, then kept)."""
         if "range" not in self._pair_moments:

@@ -11,7 +11,7 @@ Input parts: frozen factors make the network affine in x, R_{l-1} = R' + (adjoin
 inner product with the gradient R_0 E. The two accounts are never mixed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,12 +81,9 @@ def _layer_waves(
     directions = target.directions(config.classes)
     values = len(data.X) * len(directions) * config.n_layers * config.d_model * (config.n_modes + 1)
     check_memory(values, memory_limit, "explain(by=LayerWaves())", "explain fewer cases at a time")
-    rows: dict[str, list[Tensor]] = {}
-    for trace, _ in _traces(op.model, data, len(directions)):
-        for name, value in _account(op.model, trace, torch.from_numpy(directions)).items():
-            rows.setdefault(name, []).append(value)
-    found = {name: torch.cat(value).numpy() for name, value in rows.items()}
-    lead = ("case", "class") if target.per_class else ("case",)
+    towards = torch.from_numpy(directions)
+    found = _joined(_account(op.model, trace, towards) for trace, _ in _traces(op.model, data, len(directions)))
+    lead = _lead(target)
     axes = {
         "layer_share": ((*lead, "layer", "feature", "wave"), "share of a wave of a layer through the residual path"),
         "layer_skip_share": ((*lead, "layer", "feature"), "share of a feature's skip D u in a layer"),
@@ -117,22 +114,12 @@ def _input_parts(
     directions = target.directions(config.classes)
     values = len(data.X) * len(directions) * decomposition.n_parts
     check_memory(values, memory_limit, "explain", "explain fewer cases at a time, or coarser parts")
-    rows: dict[str, list[Tensor]] = {}
-    for trace, lengths in _traces(op.model, data, len(directions)):
-        gradient, constant = frozen_gradient(op.model, trace, torch.from_numpy(directions))
-        cases = _Cases(trace.x.transpose(1, 2), trace.mask, lengths)
-        share, sources = decomposition.inputs(cases, gradient)
-        found = {
-            "full_share": share.transpose(0, 1),
-            "source_full_share": sources[..., 1:].transpose(0, 1),
-            "full_constant": constant,
-            "target": trace.logits @ torch.from_numpy(directions).T,
-            "logits": trace.logits,
-        }
-        for name, value in found.items():
-            rows.setdefault(name, []).append(value)
-    arrays = {name: torch.cat(value).numpy() for name, value in rows.items()}
-    lead = ("case", "class") if target.per_class else ("case",)
+    towards = torch.from_numpy(directions)
+    arrays = _joined(
+        _input_account(op.model, trace, lengths, towards, decomposition)
+        for trace, lengths in _traces(op.model, data, len(directions))
+    )
+    lead = _lead(target)
     axes = {
         "full_share": ((*lead, *decomposition.dims), "share of a part of the input through the frozen network"),
         "source_full_share": ((*lead, "source"), "input that no part covers"),
@@ -150,6 +137,19 @@ def _input_parts(
     return complete(ds, tuple(name for name in axes if name != "target"))
 
 
+def _lead(target: Target) -> tuple[str, ...]:
+    return ("case", "class") if target.per_class else ("case",)
+
+
+def _joined(accounts: Iterable[dict[str, Tensor]]) -> dict[str, NDArray[np.float64]]:
+    """Accounts of batches, cases first, as one."""
+    rows: dict[str, list[Tensor]] = {}
+    for account in accounts:
+        for name, value in account.items():
+            rows.setdefault(name, []).append(value)
+    return {name: torch.cat(value).numpy() for name, value in rows.items()}
+
+
 def _traces(model: S4D, data: SequenceData, n_targets: int) -> Iterator[tuple[Trace, Tensor]]:
     """Forward passes over chunks of cases whose (target, batch, length, d_model) arrays stay bounded."""
     config = model.config
@@ -159,6 +159,21 @@ def _traces(model: S4D, data: SequenceData, n_targets: int) -> Iterator[tuple[Tr
         x = torch.from_numpy(data.X[start : start + size, :, : int(lengths.max())]).transpose(1, 2)
         with torch.no_grad():
             yield model.trace(x, torch.from_numpy(lengths)), torch.from_numpy(lengths)
+
+
+def _input_account(
+    model: S4D, trace: Trace, lengths: Tensor, directions: Tensor, decomposition: InputDecomposition
+) -> dict[str, Tensor]:
+    """The account of input parts: one entry per variable, cases first."""
+    gradient, constant = frozen_gradient(model, trace, directions)
+    share, sources = decomposition.inputs(_Cases(trace.x.transpose(1, 2), trace.mask, lengths), gradient)
+    return {
+        "full_share": share.transpose(0, 1),
+        "source_full_share": sources[..., 1:].transpose(0, 1),
+        "full_constant": constant,
+        "target": trace.logits @ directions.T,
+        "logits": trace.logits,
+    }
 
 
 def _account(model: S4D, trace: Trace, directions: Tensor) -> dict[str, Tensor]:

@@ -130,18 +130,9 @@ def _beyond_means(
     """R^2 of the margin given the channel means, and logistic regressions on means with and without the explained margin."""
     from sklearn.linear_model import LinearRegression
 
-    if op.training.X is None:
+    train = op.training.sequences(op.model.config)
+    if train is None:
         return {}
-    train = SequenceData(
-        op.training.X.astype(np.float64),
-        op.training.lengths,
-        op.training.y,
-        op.model.config.channels,
-        op.model.config.classes,
-        op.model.config.sampling_rate,
-        "training set",
-        op.training.source,
-    )
     explained, model_margins = training_margins(op, train, directions)
     means, train_means = data.means(), train.means()
     fitted = LinearRegression().fit(train_means, model_margins)

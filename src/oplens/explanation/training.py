@@ -13,6 +13,7 @@ from torch import Tensor
 from oplens.data import SequenceData
 from oplens.errors import ArgumentError
 from oplens.explanation.batch import Batch, prepare
+from oplens.models.configuration import S4DConfig
 from oplens.models.s4d import S4D
 
 TRAINING_LIMIT = 64 * 2**20  # bytes of float32 training inputs kept inside an operator
@@ -40,6 +41,21 @@ class Training:
         X = data.X.astype(np.float32)
         keep = X if X.nbytes <= TRAINING_LIMIT else None
         return cls(keep, data.lengths, y, data.source, digest(X, data.lengths))
+
+    def sequences(self, config: S4DConfig) -> SequenceData | None:
+        """The training set with the names of the model it trained, or None where it was too large to keep."""
+        if self.X is None:
+            return None
+        return SequenceData(
+            X=self.X.astype(np.float64),
+            lengths=self.lengths,
+            y=self.y,
+            channels=config.channels,
+            classes=config.classes,
+            sampling_rate=config.sampling_rate,
+            name="training set",
+            source=self.source,
+        )
 
 
 def digest(X: NDArray[np.float32], lengths: NDArray[np.int64]) -> str:
