@@ -83,7 +83,7 @@ def test_hermite_coefficients_of_relu(m, s):
 
 def test_relu_far_from_its_kink_is_a_line():
     for m, s in ((5.0, 1e-3), (5.0, 1e-150), (-5.0, 1e-150), (5.0, 0.0)):
-        got = relu_coefficients(one(m), one(s * s), 20)[0]
+        got = relu_coefficients(one(m), one(s * s), 70)[0]
         assert got[:2].tolist() == [max(m, 0.0), float(m > 0)]
         assert not got[2:].any()
 
@@ -203,6 +203,19 @@ def test_empirical_expansions_of_few_values_stop_where_data_do():
     assert not expansion.coefficients[1, 1:].any()
 
 
+def test_empirical_expansions_take_a_constants_rounding_for_what_it_is():
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.rand(3, 50, dtype=torch.float64, generator=generator)
+    constants = torch.rand(20, dtype=torch.float64, generator=generator)
+    z = constants[:, None].expand(3, 20, 50)
+    mean = torch.einsum("bl,bhl->h", weight, z) / weight.sum()
+    assert (mean != constants).any()  # or there is no rounding to take
+    expansion = Expansion.empirical(24, lambda: [(z, weight)], "sigmoid")
+    assert (expansion.coefficients[:, 0] - torch.sigmoid(constants)).abs().max() < 1e-15
+    assert not expansion.coefficients[:, 1:].any()
+    assert (expansion.series.scale == 1).all()
+
+
 def test_empirical_refusals():
     z, weight = _samples()
     with pytest.raises(ArgumentError, match="no sample"):
@@ -281,6 +294,60 @@ def test_a_rounding_bound_covers_operands_chosen_to_cancel():
                 assert error <= b
                 tight += error > b / 30
     assert tight > 0.1 * n * 25
+
+
+def test_interval_polynomials_are_evaluated_without_the_cancellation_of_their_powers():
+    expansion = Expansion.chebyshev(24, one(-8.0), one(8.0))
+    z = torch.linspace(-8, 8, 41, dtype=torch.float64)
+    with mpmath.workdps(40):
+        exact = torch.tensor([float(polynomial(expansion)(mpmath.mpf(x))) for x in z.tolist()], dtype=torch.float64)
+    size = expansion.series.coefficients.abs().sum()
+    assert (expansion.evaluate(z[None, None])[0, 0] - exact).abs().max() < 2e-15 * size
+    by_powers = np.polynomial.polynomial.polyval(z.numpy(), expansion.coefficients[0].numpy())
+    assert np.abs(by_powers - exact.numpy()).max() > 1e-12 * size
+
+
+def _series(scale, slope, shift, back, coefficients):
+    return Series(
+        one(0.1), one(scale), one(*slope)[None], one(*shift)[None], one(*back)[None], one(*coefficients)[None]
+    )
+
+
+def test_a_rounding_bound_counts_the_argument_and_both_earlier_members():
+    z = one(0.83)[None]
+    u = ((z - 0.1) / 7).item()
+    with mpmath.workdps(40):
+        miss = (mpmath.mpf(0.83) - mpmath.mpf(0.1)) / 7 - mpmath.mpf(u)  # what rounding took from the argument
+    assert miss != 0
+    # P_1 = u - shift vanishes in floats; P_3 = -5 P_1 has no other error than P_1's
+    value, bound = _series(7.0, [1.0], [u], [0.0], [0.0, 1.0]).evaluate_bounded(z)
+    assert value.item() == 0
+    assert abs(miss) <= bound.item() <= 1e-14
+    value, bound = _series(7.0, [1.0, 1.0, 0.0], [u, 0.0, 0.0], [0.0, 0.0, 5.0], [0.0, 0.0, 0.0, 1.0]).evaluate_bounded(
+        z
+    )
+    assert value.item() == 0
+    assert 5 * abs(miss) <= bound.item() <= 1e-14
+
+
+def test_a_rounding_bound_counts_every_product():
+    """P_{k+2} = -back P_k, twenty-four times, each factor the one of many whose product is rounded most in one direction."""
+    generator = torch.Generator().manual_seed(0)
+    z = one(0.83)[None]
+    computed = ((z - 0.1) / 7).item()
+    slope, shift, back = [1.0], [0.0], [0.0]
+    with mpmath.workdps(60):
+        exact = (mpmath.mpf(0.83) - mpmath.mpf(0.1)) / 7
+        for _ in range(24):
+            candidates = (1 + torch.rand(200, dtype=torch.float64, generator=generator)).tolist()
+            factor = max(candidates, key=lambda f: mpmath.mpf(f * abs(computed)) / (mpmath.mpf(f) * abs(computed)))
+            computed, exact = -factor * computed, -mpmath.mpf(factor) * exact
+            slope, shift, back = [*slope, 0.0, 0.0], [*shift, 0.0, 0.0], [*back, 0.0, factor]
+        coefficients = [0.0] * len(slope) + [1.0]
+        value, bound = _series(7.0, slope, shift, back, coefficients).evaluate_bounded(z)
+        assert value.item() == computed
+        assert abs(value.item() - exact) <= bound.item()
+        assert abs(value.item() - exact) > 8e-16 * abs(exact)
 
 
 def test_truncations_are_what_a_lower_order_would_have_given():

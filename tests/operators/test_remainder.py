@@ -11,8 +11,9 @@ from flint import acb
 from scipy.optimize import minimize_scalar
 
 from oplens.errors import ArgumentError
-from oplens.operators.polynomial import Expansion, RemainderTable, activation, balls, certified_remainder
-from oplens.operators.polynomial.balls import cells
+from oplens.operators.polynomial import Expansion, RemainderTable, Series, activation, balls, certified_remainder
+from oplens.operators.polynomial import remainder as cut
+from oplens.operators.polynomial.balls import Cells, cells
 from readout_oracles import READOUTS, SMOOTH, polynomial
 
 FAMILIES = ("taylor", "hermite", "chebyshev", "empirical")
@@ -303,6 +304,17 @@ def test_a_table_at_its_edges():
     assert remainder(expansion, one(2.0)[None])[0] <= constant.bound(one(2.0)[None], one(2.0)[None])
 
 
+def test_a_point_just_below_an_edge_belongs_to_the_bin_below():
+    expansion = Expansion.taylor(2, one(0.0, 0.0))
+    n_bins = 37
+    lo, hi = one(0.3, -1.7), one(2.9, 1.1)
+    table = RemainderTable.of(expansion, lo, hi, n_bins=n_bins)
+    edges = lo[:, None] + (hi - lo)[:, None] * (torch.arange(1, n_bins, dtype=torch.float64) / n_bins)
+    for toward, side in ((-math.inf, slice(0, n_bins - 1)), (math.inf, slice(1, n_bins))):
+        point = torch.nextafter(edges, torch.full_like(edges, toward))
+        assert (table.bound(point, point) >= table.sup[0][:, side]).all()
+
+
 def test_refusals():
     expansion = Expansion.taylor(3, one(0.0, 0.0))
     with pytest.raises(ArgumentError, match=r"\[1, 0\].*empty"):
@@ -322,3 +334,53 @@ def test_refusals():
         table.bound(one(0.5, 0.0)[:, None], one(0.0, 0.5)[:, None])
     with pytest.raises(ArgumentError, match=r"\(\.\.\., 2, n\)"):
         table.bound(one(0.5)[:, None], one(0.6)[:, None])
+
+
+def test_samples_of_a_piece_hold_both_ends_and_leave_nothing_out():
+    generator = torch.Generator().manual_seed(2)
+    lo = (torch.rand(300, dtype=torch.float64, generator=generator) - 0.5) * 10.0 ** torch.linspace(
+        -3, 3, 300, dtype=torch.float64
+    )
+    hi = lo + 10.0 ** (-20 * torch.rand(300, dtype=torch.float64, generator=generator))
+    for name in ("gelu", "relu"):
+        table = cells(name)
+        pieces = cut._cut(table, lo, hi, d_model=3)
+        width = cut.NARROW * torch.clamp(torch.maximum(pieces.lo.abs(), pieces.hi.abs()), min=1.0)
+        assert (pieces.hi - pieces.lo >= 0.999 * width).all()
+        assert (pieces.lo >= table.edges[pieces.cell]).all()
+        assert (pieces.hi <= table.edges[pieces.cell + 1]).all()
+        points = cut._points(pieces, 24)
+        assert torch.equal(points[:, 0], pieces.hi)
+        assert torch.equal(points[:, -1], pieces.lo)
+        assert ((points >= pieces.lo[:, None]) & (points <= pieces.hi[:, None])).all()
+        for i in range(300):
+            mine = pieces.interval == i
+            assert (pieces.lo[mine].min() <= lo[i]) & (pieces.hi[mine].max() >= hi[i])
+            assert (
+                torch.equal(pieces.lo[mine][1:], pieces.hi[mine][:-1])
+                or (pieces.lo[mine][1:] <= pieces.hi[mine][:-1]).all()
+            )
+            assert (pieces.feature[mine] == i % 3).all()
+
+
+def test_samples_are_as_many_as_the_steeper_polynomial_asks_for():
+    """q = T_9 - T_7 vanishes at all nine points that a polynomial of degree 1 would ask for."""
+    row = torch.from_numpy(np.polynomial.chebyshev.cheb2poly([0.0] * 7 + [-1.0, 0.0, 1.0]))
+    zero = torch.zeros(1, dtype=torch.float64)
+    table = Cells(one(-math.inf, math.inf), zero, zero + 1, row[None], zero)
+    line = Series.hermite(zero, zero, torch.zeros(1, 2, dtype=torch.float64))
+    bound = cut._sup(line, table, cut._cut(table, -one(1.0), one(1.0), 1), 1, 8).item()
+    theta = np.linspace(0, math.pi, 100_001)
+    true = np.abs(np.cos(9 * theta) - np.cos(7 * theta)).max()
+    assert true <= bound <= CLOSE * true
+
+
+def test_refining_a_piece_never_goes_below_what_was_left_out():
+    expansion = Expansion.taylor(3, one(0.0))
+    table = cells("gelu")
+    piece = cut._cut(table, one(0.6), one(1.4), 1)
+    value, _ = cut._difference(expansion.recurrence(), table, piece, 40)
+    top = value.max().item()
+    assert cut._refined(expansion.recurrence(), table, piece, 40, 2 * top) == 2 * top
+    refined = cut._refined(expansion.recurrence(), table, piece, 40, 0.5 * top)
+    assert top - 1e-15 <= refined <= top + 1e-15

@@ -131,10 +131,11 @@ def _points(pieces: _Pieces, m: int) -> Tensor:
 def _factor(degree: int, m: int) -> float:
     """1 / cos(N delta).
 
-    A point is off by at most 8 UNIT max(abs(lo), abs(hi)), which is below 16 UNIT / NARROW of half the interval, and theta by that
-    over the sine of it, pi/m at the least but for the ends, which are exact; the last factor allows for the sine's change and for the rounding here.
+    A computed point is off by at most 16 UNIT max(abs(lo), abs(hi)) (cosine, product, two sums), which is below 32 UNIT / NARROW
+    of half the interval; theta by that over the sine of it, pi/m at the least but for the ends, which are exact. Twice that
+    allows for the change of the sine; the last factors for the rounding here.
     """
-    delta = math.pi / (2 * m) + 16 * UNIT / NARROW / math.sin(math.pi / m) * 2
+    delta = math.pi / (2 * m) + 2 * 32 * UNIT / NARROW / math.sin(math.pi / m)
     return 1 / math.cos(degree * delta * (1 + 1e-12)) * (1 + 1e-12)
 
 
