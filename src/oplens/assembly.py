@@ -4,8 +4,6 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 
@@ -95,10 +93,12 @@ def assemble(
     import xarray as xr
 
     from oplens.explanation import choose_cases, summarise
+    from oplens.explanation.training import labels_of
 
     say = progress or (lambda _: None)
     data = as_sequences(X)
-    labels = data.y if y is None else np.asarray(y).astype(str)
+    labels = labels_of(data.y if y is None else y, data.n_cases, "assemble(y=...)")
+    _check_labels(op, labels, data.source)
     groups: dict[str, xr.Dataset] = {}
     first: xr.Dataset | None = None
     for name, wanted in _named(partitions or default_partitions(op), labels).items():
@@ -116,6 +116,17 @@ def assemble(
     headline = _baselines(op, data, labels, train, groups, say)
     root = xr.Dataset(attrs=_root_attributes(op, data, labels, title, headline))
     return xr.DataTree.from_dict({"/": root, **{f"/{name}": ds for name, ds in groups.items()}})
+
+
+def _check_labels(op: "ExplicitOperator", labels: Any, source: str) -> None:
+    """A label that the model has no logit for would silently count as an error."""
+    classes = op.model.config.classes
+    unknown = [] if labels is None else sorted(set(labels.tolist()) - set(classes))
+    if unknown:
+        raise ArgumentError(
+            f"assemble: {source} has the labels {', '.join(unknown[:5])}, the model knows {', '.join(classes)}; check the data, or "
+            "name the logits: load_checkpoint(classes=...), on the command line --classes."
+        )
 
 
 def _named(partitions: Sequence[Any], labels: Any) -> dict[str, Any]:
@@ -151,7 +162,7 @@ def _baselines(
 ) -> str:
     from oplens.baselines import evaluate
 
-    train = train if train is not None else kept_training(op)
+    train = train if train is not None else op.training.sequences(op.model.config)
     if train is None or train.y is None:
         return "No labelled training set was given, so no baseline stands beside the model."
     say("fitting baselines")
@@ -161,23 +172,6 @@ def _baselines(
     )
     groups["baselines"] = evaluate(train, known, accuracy)
     return str(groups["baselines"].attrs["headline"])
-
-
-def kept_training(op: "ExplicitOperator") -> SequenceData | None:
-    """Training set kept inside an operator, or None when it was too large."""
-    if op.training.X is None:
-        return None
-    config = op.model.config
-    return SequenceData(
-        op.training.X.astype(np.float64),
-        op.training.lengths,
-        op.training.y,
-        config.channels,
-        config.classes,
-        config.sampling_rate,
-        "training set",
-        op.training.source,
-    )
 
 
 def _root_attributes(

@@ -168,7 +168,6 @@ REFUSALS = {
     "training channels": (lambda: expand(make_model(), make_cases()[:, :1]), "2 input channels"),
     "training labels": (lambda: expand(make_model(), X, ["x"] * 7), "8 cases"),
     "training labels nested": (lambda: expand(make_model(), X, [LABELS]), "8 cases"),
-    "training labels of other names": (lambda: expand(make_model(), X, ["x", "w"] * 4), "the labels w are no classes"),
     "training NaN": (lambda: expand(make_model(), X * np.nan), "NaN"),
     "training beyond float32": (lambda: expand(make_model(), X * 1e39), "float32"),
     "empty training set": (lambda: expand(make_model(), X[:0]), ""),
@@ -489,3 +488,5 @@ def test_the_kept_training_set_comes_back_with_the_models_names():
     assert (data.channels, data.classes, data.sampling_rate, data.y.tolist()) == (CHANNELS, CLASSES, 50.0, LABELS)
     for case, expected in zip(data.cases(), ragged, strict=True):
         assert np.array_equal(case, expected.astype(np.float32))
+    others = expand(make_model(), X, ["w", "v"] * 4).training.sequences(OP.model.config)
+    assert others.classes == ("v", "w")

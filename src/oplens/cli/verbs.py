@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from oplens.assembly import assemble, default_partitions, kept_training
+from oplens.assembly import assemble, default_partitions
 from oplens.cli.partitions import parse_partitions
 from oplens.data import SequenceData, load_example, noisy_sinusoids, read_ts
 from oplens.errors import ArgumentError
@@ -91,7 +91,6 @@ def run_explain(
     sequences = request.read(data)
     own = (request.model / "operator" / "operator.json").is_file()
     op = _own_operator(request) if own else _expanded(request)
-    _check_labels(op.model, sequences, data)
     folder = _folder(out)
     partitions = default_partitions(op, chosen.bands, chosen.windows) if chosen.products is None else chosen.products
     tree = assemble(op, sequences, partitions=partitions, progress=_say)
@@ -165,7 +164,7 @@ def _own_operator(request: Request) -> ExplicitOperator:
         op.model.config = dataclasses.replace(op.model.config, sampling_rate=rate)
     if request.train is None and request.family in (None, op.family) and request.order in (None, op.order):
         return op
-    training = kept_training(op) if request.train is None else request.read(request.train)
+    training = op.training.sequences(op.model.config) if request.train is None else request.read(request.train)
     if training is None:
         raise ArgumentError(f"explain: the training set of {model} was too large to keep; give it with --train.")
     # What is not asked for stays as it was; a stack's operator has no order to keep.
@@ -220,19 +219,6 @@ def _load_foreign(request: Request, training: SequenceData) -> S4D:
         channels=foreign.channels,
         sampling_rate=request.sampling_rate,
     )
-
-
-def _check_labels(model: S4D, sequences: SequenceData, path: Path) -> None:
-    """A label the model has no logit for would silently count as an error."""
-    if sequences.y is None:
-        return
-    known = model.config.classes
-    unknown = sorted(set(sequences.y.tolist()) - set(known))
-    if unknown:
-        raise ArgumentError(
-            f"explain: {path} holds the labels {', '.join(unknown)}, the model knows {', '.join(known)}; "
-            "check the data, or name the logits with --classes."
-        )
 
 
 def _read(path: Path, sampling_rate: float | None, impute: str | None) -> SequenceData:

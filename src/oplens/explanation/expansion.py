@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from oplens.data import as_sequences
 from oplens.errors import ArgumentError
@@ -63,7 +62,6 @@ def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite
     data = as_sequences(X_train)
     check_channels(model, data, "expand")
     labels = labels_of(y_train if y_train is not None else data.y, len(data.X), "expand(y_train=...)")
-    _check_classes(model, labels)
     training = Training.of(data, labels)
     double = model.as_float64()
     expansion = None
@@ -73,17 +71,6 @@ def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite
     else:
         Expansion.fit(family, order, torch.zeros(1), torch.zeros(1))  # arguments are checked all the same
     return ExplicitOperator(double, expansion, training)
-
-
-def _check_classes(model: S4D, labels: NDArray[np.str_] | None) -> None:
-    """Labels under other names than the model's would count every decision as wrong beside the baselines."""
-    classes = model.config.classes
-    unknown = [] if labels is None else sorted(set(labels.tolist()) - set(classes))
-    if unknown:
-        raise ArgumentError(
-            f"expand(y_train=...): the labels {', '.join(unknown[:5])} are no classes of the model, which knows {', '.join(classes)}; "
-            "name its logits, load_checkpoint(classes=...), or give other labels."
-        )
 
 
 def _model_of(model: Any) -> S4D:

@@ -43,15 +43,19 @@ class Training:
         return cls(keep, data.lengths, y, data.source, digest(X, data.lengths))
 
     def sequences(self, config: S4DConfig) -> SequenceData | None:
-        """The training set with the names of the model it trained, or None where it was too large to keep."""
+        """The training set with the model's names, or None where it was too large to keep.
+
+        Classes are those of the labels where the model calls its logits otherwise.
+        """
         if self.X is None:
             return None
+        labels = () if self.y is None else sorted(set(self.y.tolist()))
         return SequenceData(
             X=self.X.astype(np.float64),
             lengths=self.lengths,
             y=self.y,
             channels=config.channels,
-            classes=config.classes,
+            classes=config.classes if set(labels) <= set(config.classes) else tuple(labels),
             sampling_rate=config.sampling_rate,
             name="training set",
             source=self.source,
