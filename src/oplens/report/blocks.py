@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -86,6 +87,23 @@ class Section:
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     cards: Sequence[Card] = field(default_factory=tuple)
+
+
+def switched(name: str, questions: Mapping[str, Mapping[str, str]]) -> tuple[Switch | None, dict[str, tuple[str, ...]]]:
+    """Return a section's switch, and every variant's key with the answers it stands for; a single answer is no question.
+
+    Examples
+    --------
+    >>> switched("waves", {"show": {"1": "order 1", "2": "order 2"}, "class": {"a": "a"}})[1]
+    {'1': ('1', 'a'), '2': ('2', 'a')}
+    """
+    asked = [len(options) > 1 for options in questions.values()]
+    choices = [Choice(label, options) for label, options in questions.items() if len(options) > 1]
+    keys = {
+        "|".join(answer for answer, kept in zip(answers, asked, strict=True) if kept): answers
+        for answers in product(*questions.values())
+    }
+    return (Switch(f"switch-{slug(name)}", choices) if choices else None), keys
 
 
 def slug(name: str) -> str:

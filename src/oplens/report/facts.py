@@ -73,7 +73,9 @@ def data_rows(tree: xr.DataTree) -> list[tuple[str, str]]:
     length = data.get("length")
     if isinstance(length, list):
         length = f"{min(length)} to {max(length)}" if len(set(length)) > 1 else length[0] if length else None
-    rows.append(("length", None if length is None else f"{length} steps"))
+    shortest = data.get("shortest", length)
+    span = f"{length}" if shortest == length else f"{shortest} to {length}"
+    rows.append(("length", None if length is None else f"{span} steps"))
     rate = data.get("sampling_rate")
     rows.append(("sampling rate", "not known: frequencies are in cycles per step" if rate is None else f"{rate:g} Hz"))
     counts = data.get("class_counts", data.get("classes"))

@@ -7,7 +7,7 @@ from oplens import figures
 from oplens.errors import ArgumentError
 from oplens.figures.contrast import Direction, table_dimensions
 from oplens.figures.style import cell
-from oplens.report.blocks import Choice, Limits, Picture, Section, Switch, Table, slug
+from oplens.report.blocks import Limits, Picture, Section, Table, slug, switched
 from oplens.report.partitions import colour_key, partitions
 
 
@@ -36,19 +36,15 @@ def _own_section(name: str, pairs: xr.Dataset, limits: Limits) -> Section:
     """Class means on the logit of each case's own class: one map per class, nothing to subtract."""
     orders = {str(int(o)): f"order {int(o)}" for o in np.atleast_1d(pairs["order"].values)}
     classes = {str(c): str(c) for c in pairs["class"].values}
-    keys = {
-        "|".join([order] * (len(orders) > 1) + [of] * (len(classes) > 1)): (int(order), of)
-        for order in orders
-        for of in classes
-    }
-    keys = dict(list(keys.items())[: limits.variants])
-    choices = [Choice(word, options) for word, options in (("show", orders), ("class", classes)) if len(options) > 1]
-    switch = Switch(f"switch-{slug(name)}", choices) if choices else None
+    switch, keys = switched(name, {"show": orders, "class": classes})
     picture = Picture(
         f"{slug(name)}-own",
         "Mean over the cases of a class, on the logit of that class",
         "",
-        {key: figures.pair_map(pairs, order, "own", toward=of) for key, (order, of) in keys.items()},
+        {
+            key: figures.pair_map(pairs, int(order), "own", toward=of)
+            for key, (order, of) in list(keys.items())[: limits.variants]
+        },
         switch.id if switch else None,
     )
     return Section(
@@ -81,15 +77,9 @@ def _pair_section(name: str, pairs: xr.Dataset, sides: tuple[Direction, ...], li
         return _own_section(name, pairs, limits)
     chosen = sides if cases and "class" in pairs["pair_share"].dims else sides[:1]
     orders = {str(int(o)): f"order {int(o)}" for o in np.atleast_1d(pairs["order"].values)}
-    several = {side.name: side.name for side in chosen} if len(chosen) > 1 else {}
-    keys: dict[str, tuple[int, Direction | None]] = {}
-    for order in orders:
-        for side in chosen or (None,):
-            parts = [order] * (len(orders) > 1) + [side.name for _ in several if side][:1]
-            keys["|".join(parts)] = (int(order), side)
-    keys = dict(list(keys.items())[: limits.variants])
-    choices = [Choice(w, o) for w, o in (("show", orders), ("class", several)) if len(o) > 1]
-    switch = Switch(f"switch-{slug(name)}", choices) if choices else None
+    towards = {side.name: side for side in chosen}
+    switch, keys = switched(name, {"show": orders, "class": {word: word for word in towards} or {"": ""}})
+    shown = list(keys.items())[: limits.variants]
     measures = ["difference", "magnitude"] if sides else []
     titles = {"difference": "Difference between the classes", "magnitude": "Mean size, whatever the sign"}
     pictures = [
@@ -97,7 +87,7 @@ def _pair_section(name: str, pairs: xr.Dataset, sides: tuple[Direction, ...], li
             f"{slug(name)}-{measure}",
             titles[measure],
             "",
-            {key: figures.pair_map(pairs, order, measure, side=side) for key, (order, side) in keys.items()},
+            {key: figures.pair_map(pairs, int(order), measure, side=towards.get(of)) for key, (order, of) in shown},
             switch.id if switch else None,
         )
         for measure in measures

@@ -16,9 +16,10 @@ from oplens.figures.contrast import (
     table_dimensions,
 )
 from oplens.figures.style import cell, number, significant
-from oplens.report.blocks import Choice, Limits, Picture, Section, Switch, Table, slug
+from oplens.report.blocks import Limits, Picture, Section, Switch, Table, slug, switched
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
 
 Drawer = Callable[[str, str | None], "go.Figure"]
@@ -132,58 +133,52 @@ def _wave_section(name: str, partition: xr.Dataset, limits: Limits) -> Section:
         _variants(keys, lambda order, toward: figures.wave_scatter(partition, order, toward, limits.waves)),
         switch.id if switch else None,
     )
+    rows = _wave_rows(table.head(12))
     units = frequency_units(partition)
     times = "s" if units == "Hz" else "steps"
-    largest = float(table["size"].max())
-    rows = [
-        [
-            r[0],
-            significant(r[1]),
-            significant(r[2]),
-            "yes" if r[3] else "no",
-            cell(r[4], largest, signed=True),
-            cell(r[5], largest),
-        ]
-        for r in table.head(12).to_numpy().tolist()
-    ]
-    first = rows[0]
     against = f" (target: {sides[0].name})" if len(sides) > 1 else ""
+    listed = Table(
+        f"The twelve waves of largest mean absolute share, all orders together{against}.",
+        ["wave", f"frequency ({units})", f"decay time ({times})", "aliased", "difference of classes", "mean size"],
+        rows,
+        frozenset({1, 2, 4, 5}),
+    )
+    _, frequency, decay, _, _, size = rows[0]
     return Section(
         slug(name),
         "Waves",
         "Which waves?",
         findings=[
-            f"The largest share on average, {first[5]} logit units, belongs to a wave at {first[1]} {units} that decays in {first[2]} "
+            f"The largest share on average, {size} logit units, belongs to a wave at {frequency} {units} that decays in {decay} "
             f"{times}{against}. {aliased} of {n} waves are aliased."
         ],
         key=colour_key(sides),
         switch=switch,
         pictures=[picture],
-        tables=[
-            Table(
-                f"The twelve waves of largest mean absolute share, all orders together{against}.",
-                [
-                    "wave",
-                    f"frequency ({units})",
-                    f"decay time ({times})",
-                    "aliased",
-                    "difference of classes",
-                    "mean size",
-                ],
-                rows,
-                frozenset({1, 2, 4, 5}),
-            )
-        ],
+        tables=[listed],
         notes=_source_notes(partition),
     )
 
 
+def _wave_rows(table: "pd.DataFrame") -> list[list[str]]:
+    """Waves as texts: name, frequency, decay time, aliased, difference, size."""
+    largest = float(table["size"].max())
+    return [
+        [
+            name,
+            significant(frequency),
+            significant(decay),
+            "yes" if aliased else "no",
+            cell(difference, largest, signed=True),
+            cell(size, largest),
+        ]
+        for name, frequency, decay, aliased, difference, size in table.to_numpy().tolist()
+    ]
+
+
 def _layer_section(name: str, partition: xr.Dataset) -> Section:
     sides = figures.directions(partition)
-    toward = [side.name for side in sides] if len(sides) > 1 else [None]
-    switch = (
-        Switch(f"switch-{slug(name)}", [Choice("class", {str(t): str(t) for t in toward})]) if len(sides) > 1 else None
-    )
+    switch, keys = switched(name, {"class": {side.name: side.name for side in sides}})
     claim = str(partition["layer_share"].attrs.get("claim", "conditional"))
     titles = {"magnitude": "Mean size of each line", "difference": "Difference between the classes"}
     pictures = [
@@ -191,7 +186,7 @@ def _layer_section(name: str, partition: xr.Dataset) -> Section:
             f"{slug(name)}-{measure}",
             title,
             "",
-            {str(t or ""): figures.layer_account(partition, measure, t) for t in toward},
+            {key: figures.layer_account(partition, measure, toward) for key, (toward,) in keys.items()},
             switch.id if switch else None,
         )
         for measure, title in titles.items()
@@ -224,13 +219,8 @@ def _switch(
     if len(orders) * max(len(classes), 1) > limits.variants:
         orders = dict(list(orders.items())[:1])
         classes = dict(list(classes.items())[: limits.variants])
-    choices = [Choice(words, options) for words, options in (("show", orders), ("class", classes)) if len(options) > 1]
-    keys: dict[str, tuple[str, str | None]] = {}
-    for order in orders:
-        for toward in classes or {"": ""}:
-            parts = [value for value, options in ((order, orders), (toward, classes)) if len(options) > 1]
-            keys["|".join(parts)] = (order, toward or None)
-    return (Switch(f"switch-{slug(name)}", choices) if choices else None), keys
+    switch, keys = switched(name, {"show": orders, "class": classes or {"": ""}})
+    return switch, {key: (order, toward or None) for key, (order, toward) in keys.items()}
 
 
 def _variants(keys: Mapping[str, tuple[str, str | None]], draw: Drawer) -> dict[str, "go.Figure"]:
