@@ -31,52 +31,12 @@ def accuracy_by_order(summary: xr.Dataset, baselines: xr.Dataset | None = None) 
     values = np.array([row["value"] for row in rows])
     model = next((row["value"] for row in rows if row["kind"] == "model"), None)
     low = max(0.0, float(np.floor((values.min() - 0.06) * 10) / 10))
-    colours = {"order": TOWARD, "model": INK, "baseline": AWAY, "hindsight": AWAY}
-    lines = [
-        {"type": "line", "x0": low, "x1": 1.0, "y0": k, "y1": k, "line": {"color": RULE, "width": 2}, "layer": "below"}
-        for k in range(len(rows))
-    ]
-    if model is not None:
-        dotted = {"color": NEUTRAL, "width": 1, "dash": "dot"}
-        span = {"x0": model, "x1": model, "y0": -0.6, "y1": len(rows) - 0.5}
-        lines.append({"type": "line", **span, "line": dotted, "layer": "below"})
-    names = {
-        "type": "scatter",
-        "mode": "text",
-        "x": np.full(len(rows), low, dtype=np.float32),
-        "y": np.arange(len(rows), dtype=np.float32) - 0.36,
-        "text": [
-            text(row["label"], 44)
-            + (f" · {_percent(row['value'] / model)} of the model" if _relative(row, model) else "")
-            for row in rows
-        ],
-        "textposition": "middle right",
-        "textfont": {"size": 12, "color": MUTED},
-        "hoverinfo": "skip",
-        "cliponaxis": False,
-    }
-    dots = {
-        "type": "scatter",
-        "mode": "markers+text",
-        "x": values.astype(np.float32),
-        "y": np.arange(len(rows)),
-        "marker": {
-            "size": 13,
-            "color": ["#ffffff" if row["kind"] == "hindsight" else colours[row["kind"]] for row in rows],
-            "line": {"width": 2, "color": [colours[row["kind"]] for row in rows]},
-        },
-        "text": [f"<b>{_percent(row['value'])}</b>" for row in rows],
-        "textposition": "bottom center",
-        "textfont": {"size": 12},
-        "cliponaxis": False,
-        "hovertemplate": "%{text}<extra></extra>",
-    }
     tickvals = np.linspace(low, 1.0, 3).tolist()
     return figure(
-        [names, dots],
+        [_names(rows, low, model), _dots(rows)],
         height=60 + 50 * len(rows),
         margin={"l": 14, "r": 16, "t": 12, "b": 8},
-        shapes=lines,
+        shapes=_lines(len(rows), low, model),
         xaxis={
             "range": [low - 0.02 * (1.0 - low), 1.0 + 0.03 * (1.0 - low)],
             "tickvals": tickvals,
@@ -89,6 +49,58 @@ def accuracy_by_order(summary: xr.Dataset, baselines: xr.Dataset | None = None) 
         },
         yaxis={"visible": False, "range": [len(rows) - 0.4, -0.75]},
     )
+
+
+def _lines(count: int, low: float, model: float | None) -> list[dict[str, Any]]:
+    """A rail for every row, and a dotted line at the model."""
+    lines = [
+        {"type": "line", "x0": low, "x1": 1.0, "y0": k, "y1": k, "line": {"color": RULE, "width": 2}, "layer": "below"}
+        for k in range(count)
+    ]
+    if model is not None:
+        dotted = {"color": NEUTRAL, "width": 1, "dash": "dot"}
+        span = {"x0": model, "x1": model, "y0": -0.6, "y1": count - 0.5}
+        lines.append({"type": "line", **span, "line": dotted, "layer": "below"})
+    return lines
+
+
+def _names(rows: list[dict[str, Any]], low: float, model: float | None) -> dict[str, Any]:
+    """The rows' names above their rails: beside them they would take a phone's width."""
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "x": np.full(len(rows), low, dtype=np.float32),
+        "y": np.arange(len(rows), dtype=np.float32) - 0.36,
+        "text": [
+            text(row["label"], 44)
+            + (f" · {_percent(row['value'] / model)} of the model" if model and row["kind"] == "order" else "")
+            for row in rows
+        ],
+        "textposition": "middle right",
+        "textfont": {"size": 12, "color": MUTED},
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
+
+
+def _dots(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    colours = {"order": TOWARD, "model": INK, "baseline": AWAY, "hindsight": AWAY}
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "x": np.array([row["value"] for row in rows], dtype=np.float32),
+        "y": np.arange(len(rows)),
+        "marker": {
+            "size": 13,
+            "color": ["#ffffff" if row["kind"] == "hindsight" else colours[row["kind"]] for row in rows],
+            "line": {"width": 2, "color": [colours[row["kind"]] for row in rows]},
+        },
+        "text": [f"<b>{_percent(row['value'])}</b>" for row in rows],
+        "textposition": "bottom center",
+        "textfont": {"size": 12},
+        "cliponaxis": False,
+        "hovertemplate": "%{text}<extra></extra>",
+    }
 
 
 def _rows(summary: xr.Dataset, baselines: xr.Dataset | None) -> list[dict[str, Any]]:
@@ -114,10 +126,6 @@ def _rows(summary: xr.Dataset, baselines: xr.Dataset | None) -> list[dict[str, A
         ]
         rows += sorted(extra, key=lambda row: -row["value"])
     return rows
-
-
-def _relative(row: dict[str, Any], model: float | None) -> bool:
-    return bool(model) and row["kind"] == "order"
 
 
 def _percent(value: float) -> str:
