@@ -13,6 +13,7 @@ import xarray as xr
 
 from oplens import figures
 from oplens.errors import ArgumentError
+from oplens.figures.contrast import frequency_units, part_labels
 
 HOSTILE = '</script><img src=x onerror=alert(1)>%{x}<b>"&'
 
@@ -284,6 +285,38 @@ def test_signals_keep_peaks_and_leave_out_padding(two_class: xr.DataTree) -> Non
     peak = int(np.argmax(numbers(trace["y"])))
     assert numbers(trace["x"])[peak] == 1234
     assert len(numbers(trace["x"])) <= 800
+
+
+@pytest.mark.parametrize(
+    ("units", "rate", "signal", "words"),
+    [
+        ("s", 4.0, "uV", r"time \(s\) · one row is [\d.]+ uV"),
+        ("steps", "unknown", "as in the data", r"time \(steps\) · one row is [\d.]+"),
+    ],
+)
+def test_signals_have_the_units_that_the_file_states(units: str, rate: object, signal: str, words: str) -> None:
+    values = np.random.default_rng(0).normal(size=(1, 2, 9))
+    dataset = xr.Dataset(
+        {"signal": (("case", "channel", "time"), values, {"units": signal})},
+        coords={"case": [0], "time": ("time", np.arange(9.0), {"units": units})},
+        attrs={"sampling_rate": rate},
+    )
+    title = as_json(figures.signals(dataset, 0))["layout"]["xaxis"]["title"]["text"]
+    assert re.fullmatch(words, title), title
+
+
+def test_frequencies_of_an_unknown_rate_are_not_called_hertz() -> None:
+    bare = {"band": [0, 1]}
+    assert frequency_units(xr.Dataset(coords=bare, attrs={"sampling_rate": "unknown"})) == "cycles per step"
+    assert frequency_units(xr.Dataset(coords=bare, attrs={"sampling_rate": 128.0})) == "Hz"
+
+
+def test_windows_keep_the_half_percent_that_tells_eighths_apart() -> None:
+    edges = np.linspace(0, 1, 9)
+    coords = {"window_start": ("window", edges[:-1]), "window_stop": ("window", edges[1:])}
+    labels = part_labels(xr.Dataset(coords={"window": range(8), **coords}), "window")
+    assert labels[:2] == ["0–12.5 %", "12.5–25 %"]
+    assert labels[-1] == "87.5–100 %"
 
 
 def test_names_become_text_in_every_figure() -> None:

@@ -8,7 +8,7 @@ import xarray as xr
 
 from oplens.errors import ArgumentError
 from oplens.figures.contrast import binned_waves, direction, part_labels
-from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, cell, figure, number, text, ticks
+from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, cell, figure, number, significant, text, ticks
 from oplens.figures.waves import layer_lines
 
 if TYPE_CHECKING:
@@ -54,15 +54,15 @@ def signals(inputs: xr.Dataset, case: int, channels: int = 8) -> "go.Figure":
                 "hoverinfo": "skip",
             }
         )
-    units = str(inputs["signal"].attrs.get("units", ""))
-    in_seconds = "sampling_rate" in inputs.attrs or (time.size > 1 and not float(time[1] - time[0]).is_integer())
+    stated = str(inputs["time"].attrs.get("units", "")) if "time" in inputs else "steps"
+    in_seconds = stated == "s" if stated else time.size > 1 and not float(time[1] - time[0]).is_integer()
     return figure(
         data,
         height=80 + 26 * len(keep),
         xaxis={
             "title": {
                 "text": ("time (s)" if in_seconds else "time (steps)")
-                + f" · row height {text(f'{step:.3g} {units}', 24)}"
+                + f" · one row is {significant(step)}{_units(inputs)}"
             },
             "showgrid": False,
             "zeroline": False,
@@ -78,6 +78,12 @@ def signals(inputs: xr.Dataset, case: int, channels: int = 8) -> "go.Figure":
             "tickfont": {"size": 11},
         },
     )
+
+
+def _units(inputs: xr.Dataset) -> str:
+    """Units of the signal behind a number; files of unknown units say "as in the data", which is no unit."""
+    units = str(inputs["signal"].attrs.get("units", ""))
+    return "" if units in ("", "as in the data") else f" {text(units, 10)}"
 
 
 def waterfall(partition: xr.Dataset, case: int, toward: str | None = None, top: int = 6) -> "go.Figure":

@@ -190,7 +190,7 @@ def part_labels(partition: xr.Dataset, dimension: str) -> list[str]:
     if dimension == "window" and "window_start" in partition:
         start, stop = partition["window_start"].values, partition["window_stop"].values
         if stop.max(initial=0.0) <= 1.0:
-            return [f"{100 * a:.0f}–{100 * b:.0f} %" for a, b in zip(start, stop, strict=True)]
+            return [f"{100 * a:.3g}–{100 * b:.3g} %" for a, b in zip(start, stop, strict=True)]
         return [f"{a:g}–{b:g}" for a, b in zip(start, stop, strict=True)]
     if dimension in partition.coords:
         return [str(value) for value in partition[dimension].values]
@@ -214,7 +214,7 @@ def frequency_units(partition: xr.Dataset) -> str:
     for name in ("frequency", "band_low"):
         if name in partition.coords and "units" in partition[name].attrs:
             return str(partition[name].attrs["units"]).replace("cycles/step", "cycles per step")
-    return "Hz" if "sampling_rate" in partition.attrs else "cycles per step"
+    return "cycles per step" if partition.attrs.get("sampling_rate", "unknown") == "unknown" else "Hz"
 
 
 def wave_bins(frequency: xr.DataArray, n_bins: int = 12) -> tuple[Any, list[str]]:

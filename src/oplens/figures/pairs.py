@@ -96,11 +96,10 @@ def pair_map(
 
 
 def _columns(title: str, count: int) -> dict[str, Any]:
-    """The matrix is symmetric: beyond a dozen parts the columns' names would only overlap."""
-    if count <= 12:
+    """The matrix is symmetric: beyond eight parts the columns' names would only overlap on a phone."""
+    if count <= 8:
         return {"title": {"text": title}}
-    order = "columns in the order of the rows"
-    return {"title": {"text": f"{title}, {order}" if title else order}, "showticklabels": False}
+    return {"title": {"text": f"{title}, as in the rows" if title else "as in the rows"}, "showticklabels": False}
 
 
 def pair_ranking(pairs: xr.Dataset, n: int = 15) -> "pd.DataFrame":

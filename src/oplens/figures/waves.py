@@ -135,7 +135,7 @@ def layer_account(partition: xr.Dataset, measure: str = "magnitude", toward: str
         "hovertemplate": "%{text}<extra></extra>",
     }
     low, high = min(0.0, *values), max(0.0, *values)
-    pad = 0.18 * ((high - low) or 1.0)
+    pad = 0.3 * ((high - low) or 1.0)  # a phone leaves a label of five characters a quarter of the axis
     return figure(
         [trace],
         height=90 + 26 * len(labels),
