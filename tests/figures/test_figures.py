@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-import synthetic_results
 import xarray as xr
 
+import synthetic_results
 from oplens import figures
 from oplens.errors import ArgumentError
 from oplens.figures.contrast import frequency_units, part_labels

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import synthetic_results
 import xarray as xr
 from plotly.offline import get_plotlyjs
 
+import synthetic_results
 from oplens.errors import ResultError
 from oplens.report import render
 from oplens.results import write_results

@@ -6,9 +6,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import synthetic_results
 import xarray as xr
 
+import synthetic_results
 from oplens.errors import OplensError, ResultError
 from oplens.results import read_results, recomputed_completeness, validate, write_results
 
