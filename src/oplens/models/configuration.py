@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oplens.data.sequences import default_channels
 from oplens.errors import ArgumentError
 from oplens.operators import DISCRETISATIONS, INITIALISATIONS
 
@@ -172,7 +173,7 @@ class S4DConfig:
             raise ArgumentError(
                 f"S4DConfig(sampling_rate={self.sampling_rate}): give a positive rate in Hz, or None if unknown."
             )
-        channels = tuple(self.channels) or tuple(f"channel {i + 1}" for i in range(self.d_input))
+        channels = tuple(self.channels) or default_channels(self.d_input)
         classes = tuple(self.classes) or tuple(f"class {i}" for i in range(self.n_classes))
         _check_names("channels", channels, self.d_input)
         _check_names("classes", classes, self.n_classes)
