@@ -128,6 +128,11 @@ def test_what_cannot_be_compared_is_refused(X, lengths, error, words):
         check_consistency(build(), X, lengths)
 
 
+def test_what_is_no_model_is_refused_by_name():
+    with pytest.raises(ArgumentError, match=r"model=ndarray\): give an S4D; a fitted classifier's is its model_"):
+        check_consistency(np.zeros((2, 2, 9)), build())
+
+
 def test_an_uncompared_dtype_is_refused():
     with pytest.raises(ArgumentError, match="float64"):
         check_consistency(build().double(), cases()).worst("float32")

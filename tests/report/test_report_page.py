@@ -137,6 +137,12 @@ def test_sums_that_do_not_add_up_are_called_out(two_class: xr.DataTree, tmp_path
     assert any("do NOT add up" in word for word in words)
 
 
+def test_unequal_lengths_are_said(two_class: xr.DataTree, tmp_path: Path) -> None:
+    tree = two_class.copy()
+    tree.attrs["data"] = json.dumps({**json.loads(tree.attrs["data"]), "length": 24, "shortest": 7})
+    assert "7 to 24 steps" in Reader(page_of(tree, tmp_path)).words
+
+
 def hostile_tree() -> xr.DataTree:
     """Every name a user can choose is an attack, and so is every text of the file."""
     tree = synthetic_results.two_class(

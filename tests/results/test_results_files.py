@@ -321,6 +321,14 @@ def test_completeness_is_recomputed_and_sees_a_small_change(two_class: xr.DataTr
     assert np.isnan(recomputed_completeness(dataset[["target"]]))
 
 
+@pytest.mark.parametrize("line", ["target", "share", "remainder", "full_share"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_completeness_is_infinite_where_a_number_is_undefined(line: str, value: float, two_class: xr.DataTree) -> None:
+    dataset = two_class["windows"].to_dataset().copy(deep=True)
+    dataset[line].values.ravel()[0] = value
+    assert recomputed_completeness(dataset) == np.inf
+
+
 def test_result_errors_are_value_errors_of_the_one_base() -> None:
     assert issubclass(ResultError, OplensError)
     assert issubclass(ResultError, ValueError)

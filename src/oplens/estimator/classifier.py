@@ -166,7 +166,7 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
         classes, targets = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise DataError(
-                f"S4DClassifier.fit: y holds only one class, {classes[0]!r}; a classifier needs at least two."
+                f"S4DClassifier.fit: y holds only one class, {str(classes[0])!r}; a classifier needs at least two."
             )
         plan = self._plan()
         training, validation = self._split(data, targets.astype(np.int64), classes, plan.seed)
@@ -260,8 +260,16 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
             max_epochs=int(self.max_epochs),
             batch_size=int(self.batch_size),
             patience=None if self.patience is None else int(self.patience),
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            seed=self._seed(),
         )
+
+    def _seed(self) -> int:
+        try:
+            return int(check_random_state(self.random_state).randint(2**31 - 1))
+        except ValueError as error:
+            raise ArgumentError(
+                f"S4DClassifier(random_state={self.random_state!r}): give a whole number from 0 to 2**32 - 1, a RandomState or None."
+            ) from error
 
     def _split(
         self, data: SequenceData, targets: NDArray[np.int64], classes: NDArray[Any], seed: int
@@ -272,7 +280,7 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
         counts = np.bincount(targets)
         if counts.min() < 2:
             raise DataError(
-                f"S4DClassifier.fit: class {classes[counts.argmin()]!r} has a single case, so none can be held out for early "
+                f"S4DClassifier.fit: class {str(classes[counts.argmin()])!r} has a single case, so none can be held out for early "
                 "stopping; add cases, or train without it by patience=None."
             )
         size = max(len(classes), math.ceil(self.validation_fraction * len(targets)))
@@ -340,7 +348,12 @@ def _labels(data: SequenceData, y: ArrayLike | None, caller: str) -> NDArray[Any
         raise DataError(
             f"S4DClassifier.{caller}: Input y contains NaN or infinity, first at case {position}; leave out cases without a label."
         )
-    check_classification_targets(y)
+    if any(label is None for label in numbers.ravel().tolist()):
+        raise DataError(f"S4DClassifier.{caller}: y holds None; leave out cases without a label.")
+    try:
+        check_classification_targets(y)
+    except ValueError as error:
+        raise DataError(f"S4DClassifier.{caller}: {error}") from error
     labels: NDArray[Any] = column_or_1d(y, warn=True)
     if len(labels) != data.n_cases:
         raise DataError(

@@ -81,6 +81,10 @@ def check_consistency(
     >>> "recurrence" in table.getvalue(), found.worst() < 1e-12
     (True, True)
     """
+    if not isinstance(model, S4D):
+        raise ArgumentError(
+            f"check_consistency(model={type(model).__name__}): give an S4D; a fitted classifier's is its model_."
+        )
     data = as_sequences(X)
     valid = data.lengths if lengths is None else _checked(lengths, data)
     if data.n_channels != model.config.d_input:

@@ -82,7 +82,8 @@ _ACCOUNTS = (
 def recomputed_completeness(partition: xr.Dataset) -> float:
     """Return the largest abs(sum of lines - target) / sum of absolute lines over all accounts that a partition holds.
 
-    The accounts are orders with their remainder, the full readout, and layer waves; NaN where there is none.
+    The accounts are orders with their remainder, the full readout, and layer waves; NaN where there is none, infinite where a
+    term or a target is undefined.
 
     Examples
     --------
@@ -100,12 +101,12 @@ def recomputed_completeness(partition: xr.Dataset) -> float:
         if name not in partition:
             continue
         present = [partition[line] for line in lines if line in partition]
-        total = sum(line.sum([d for d in line.dims if d not in keep]) for line in present)
+        total = sum(line.sum([d for d in line.dims if d not in keep], skipna=False) for line in present)
         scale = xr.zeros_like(partition["target"]) + sum(
-            abs(line).sum([d for d in line.dims if d not in keep]) for line in present
+            abs(line).sum([d for d in line.dims if d not in keep], skipna=False) for line in present
         )
         miss = abs(total - partition["target"]) / scale.where(scale > 0, 1.0)
-        misses.append(float(miss.max()))
+        misses.append(float(miss.fillna(np.inf).max()))
     return max(misses, default=float("nan"))
 
 
