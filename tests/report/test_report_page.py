@@ -143,6 +143,65 @@ def test_unequal_lengths_are_said(two_class: xr.DataTree, tmp_path: Path) -> Non
     assert "7 to 24 steps" in Reader(page_of(tree, tmp_path)).words
 
 
+def of_one_class(tree: xr.DataTree, name: str) -> xr.DataTree:
+    """The tree as if only cases of class `name` had been explained."""
+    groups = {}
+    for node in tree.subtree:
+        dataset = node.to_dataset(inherit=False)
+        if "label" in dataset.coords:
+            dataset = dataset.isel(case=np.flatnonzero(dataset["label"].values == name))
+        if "n_cases" in dataset.coords:
+            dataset = dataset.isel({"class": np.flatnonzero(dataset["class"].values == name)})
+        groups[node.path] = dataset
+    return xr.DataTree.from_dict(groups)
+
+
+@pytest.mark.parametrize("name", ["two_class", "four_class", "deep"])
+def test_a_class_without_cases_leaves_a_page_without_comparisons(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    tree = request.getfixturevalue(name)
+    label = str(tree["inputs"]["label"].values[0])
+    page = page_of(of_one_class(tree, label), tmp_path)
+    words = " ".join(Reader(page).words)
+    drawn = json.loads(next(script for script in Reader(page).scripts if script.startswith("{")))
+    titles = [attrs.get("aria-label") or "" for _, attrs in Reader(page).elements]
+    assert "cannot be compared" in words
+    assert not any(title.startswith("Difference between the classes") for title in titles)
+    for picture, figure in drawn.items():
+        for variant in figure["variants"].values():
+            assert "null" not in json.dumps(variant["layout"]), picture
+    assert "nan" not in words.lower().split()
+
+
+def test_a_product_of_three_is_a_map_of_sums(two_class: xr.DataTree, tmp_path: Path) -> None:
+    tree = two_class.copy()
+    plane = tree["channels_bands"].to_dataset(inherit=False)
+    halves = np.array([0.25, 0.75])
+    cubes = {
+        name: (plane[name] * xr.DataArray(halves, dims="window")).assign_attrs(plane[name].attrs)
+        for name in ("share", "full_share")
+    }
+    edges = {"window_start": ("window", [0.0, 0.5]), "window_stop": ("window", [0.5, 1.0])}
+    tree["channels_bands_windows"] = xr.DataTree(plane.assign(cubes).assign_coords(window=[0, 1], **edges))
+    page = page_of(tree, tmp_path)
+    assert "Where, at which frequencies, and when?" in Reader(page).words
+    assert "summed over time windows" in " ".join(Reader(page).words)
+    drawn = json.loads(next(script for script in Reader(page).scripts if script.startswith("{")))
+    for measure in "01":
+        whole, summed = (
+            drawn[f"by-{group}-{measure}"]["variants"]["sum"]["data"][0]["z"]
+            for group in ("channels_bands", "channels_bands_windows")
+        )
+        assert whole == summed
+
+
+def test_a_stack_is_not_said_to_be_cut(deep: xr.DataTree, tmp_path: Path) -> None:
+    words = " ".join(Reader(page_of(deep, tmp_path)).words)
+    assert "cut after" not in words
+    assert "remainder of the truncation" not in words
+
+
 def hostile_tree() -> xr.DataTree:
     """Every name a user can choose is an attack, and so is every text of the file."""
     tree = synthetic_results.two_class(

@@ -37,6 +37,11 @@ class Direction:
     grouping: str
 
     @property
+    def comparable(self) -> bool:
+        """Whether either side has a case."""
+        return bool(self.toward.any() and self.away.any())
+
+    @property
     def sides(self) -> tuple[str, str]:
         """How captions call the two groups of cases."""
         if self.grouping == "sign":

@@ -110,6 +110,8 @@ def significant(value: float) -> str:
 
 def cell(value: float, largest: float, signed: bool = False) -> str:
     """Return a number for a cell of a map: as many digits as the largest value deserves, "0" for what rounds to nothing."""
+    if math.isnan(value):
+        return "–"
     digits = 2 if largest >= 0.095 else int(min(6, 1 - math.floor(math.log10(largest)))) if largest > 0 else 0
     if abs(value) < 0.5 * 10**-digits:
         return "0"

@@ -41,6 +41,7 @@ def wave_scatter(
     table = wave_table(partition, order, toward).head(top)
     x, ticks_x = _log_positions(table["frequency"].to_numpy())
     y, ticks_y = _log_positions(table["decay_time"].to_numpy())
+    table["difference"] = table["difference"].fillna(0.0)  # one side has no case: nothing to colour by
     reach = float(table["difference"].abs().max()) or 1.0
     largest = float(table["size"].max()) or 1.0
     units = frequency_units(partition)

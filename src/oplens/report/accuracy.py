@@ -13,12 +13,18 @@ def accuracy_section(tree: xr.DataTree) -> list[Section]:
     if summary is None or not ({"accuracy", "agreement", "model_accuracy"} & set(summary.data_vars)):
         return []
     baselines = _dataset(tree, "baselines")
+    cut = "order" in summary.dims
     picture = Picture(
         "accuracy",
-        "Accuracy of the operator cut after each order, the full model and simple baselines",
-        "One dot per decision rule, on the explained cases. Orange: the operator cut after an order; the percentage "
-        "beside its name is relative to the full model (black, dotted line). Blue: baselines trained without any state-space model; "
-        "an open dot was picked with hindsight, that is with the very labels it is scored on. Claim: measured.",
+        f"Accuracy of {'the operator cut after each order, ' if cut else ''}the full model and simple baselines",
+        "One dot per decision rule, on the explained cases. "
+        + (
+            "Orange: the operator cut after an order; the percentage beside its name is relative to the full model (black, dotted line). "
+            if cut
+            else "Black: the full model. "
+        )
+        + "Blue: baselines trained without any state-space model; an open dot was picked with hindsight, that is with the very "
+        "labels it is scored on. Claim: measured.",
         {"": figures.accuracy_by_order(summary, baselines)},
     )
     rules = len(picture.variants[""].data[0]["y"])
@@ -26,7 +32,7 @@ def accuracy_section(tree: xr.DataTree) -> list[Section]:
         Section(
             "accuracy",
             "Accuracy",
-            "How much of the model is a short sum?" if "order" in summary.dims else "How good is the model?",
+            "How much of the model is a short sum?" if cut else "How good is the model?",
             findings=_accuracy_findings(summary),
             pictures=[picture] if rules > 1 else [],
             tables=[table for table in (_order_table(summary), _means_table(summary)) if table],

@@ -28,9 +28,13 @@ def case_section(tree: xr.DataTree, found: dict[str, xr.Dataset], limits: Limits
     rule = str(inputs.attrs.get("rule", "")).strip()
     findings = [
         f"These {len(cases)} cases were chosen by rule: {rule}." if rule else f"{len(cases)} cases.",
-        "Each sum starts at zero and ends at the number that decides: grey lines are no part (constants, sources, the "
-        "remainder of the truncation), coloured lines are the largest parts with all orders together, the black bar is the "
-        "model's own output.",
+        "Each sum starts at zero and ends at the number that decides: grey lines are no part (constants, sources"
+        + (
+            ", the remainder of the truncation), coloured lines are the largest parts with all orders together"
+            if any("share" in partition for partition in found.values())
+            else ", skips), coloured lines are the largest parts"
+        )
+        + ", the black bar is the model's own output.",
     ]
     sides = figures.directions(next(iter(found.values()))) if found else ()
     key = None

@@ -8,7 +8,7 @@ from oplens.errors import ArgumentError
 from oplens.figures.contrast import Direction, table_dimensions
 from oplens.figures.style import cell
 from oplens.report.blocks import Limits, Picture, Section, Table, slug, switched
-from oplens.report.partitions import colour_key, partitions
+from oplens.report.partitions import ONE_SIDED, colour_key, partitions
 
 
 def pair_sections(tree: xr.DataTree, limits: Limits) -> list[Section]:
@@ -80,7 +80,8 @@ def _pair_section(name: str, pairs: xr.Dataset, sides: tuple[Direction, ...], li
     towards = {side.name: side for side in chosen}
     switch, keys = switched(name, {"show": orders, "class": {word: word for word in towards} or {"": ""}})
     shown = list(keys.items())[: limits.variants]
-    measures = ["difference", "magnitude"] if sides else []
+    compared = all(side.comparable for side in chosen)
+    measures = (["difference", "magnitude"] if compared else ["magnitude"]) if sides else []
     titles = {"difference": "Difference between the classes", "magnitude": "Mean size, whatever the sign"}
     pictures = [
         Picture(
@@ -99,7 +100,7 @@ def _pair_section(name: str, pairs: xr.Dataset, sides: tuple[Direction, ...], li
         key=colour_key(chosen),
         switch=switch,
         pictures=pictures,
-        notes=[_caption(pairs)],
+        notes=[_caption(pairs) + ("" if compared else f" {ONE_SIDED}")],
     )
 
 

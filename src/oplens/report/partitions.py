@@ -24,11 +24,20 @@ if TYPE_CHECKING:
 
 Drawer = Callable[[str, str | None], "go.Figure"]
 
-_WORDS = {"channel": "channel", "band": "frequency band", "window": "time window", "wave_frequency": "wave frequency"}
+_WORDS = {
+    "feature": "",
+    "wave": "wave",
+    "channel": "channel",
+    "band": "frequency band",
+    "window": "time window",
+    "wave_frequency": "wave frequency",
+}
+ONE_SIDED = "The cases are all of one class, so that classes cannot be compared."
 _TITLES = {
     ("channel", "band"): "Where, and at which frequencies?",
     ("channel", "window"): "Where, and when?",
     ("band", "window"): "At which frequencies, and when?",
+    ("channel", "band", "window"): "Where, at which frequencies, and when?",
     ("channel",): "Which channels?",
     ("band",): "Which frequencies?",
     ("window",): "When in the case?",
@@ -68,16 +77,30 @@ def partition_section(name: str, partition: xr.Dataset, limits: Limits) -> Secti
         draw = {"Share of each part, by class": lambda order, toward: figures.share_bars(partition, order, toward)}
         shown = "Dot: mean over the cases of a class; line: the middle 80 % of its cases."
     else:
+        plane, summed = _plane(partition)
         draw = {
             "Difference between the classes": lambda order, toward: figures.share_map(
-                partition, order, "difference", toward
+                plane, order, "difference", toward
             ),
-            "Mean size, whatever the sign": lambda order, toward: figures.share_map(
-                partition, order, "magnitude", toward
-            ),
+            "Mean size, whatever the sign": lambda order, toward: figures.share_map(plane, order, "magnitude", toward),
         }
         shown = "First map: mean share over the cases of {a} minus that over the cases of {b}. Second map: mean absolute share over all cases."
+        if not any(side.comparable for side in figures.directions(partition)):
+            draw.pop("Difference between the classes")
+            shown = f"Mean absolute share over all cases. {ONE_SIDED}"
+        if summed:
+            words = " and ".join(f"{_WORDS[dimension]}s" for dimension in summed)
+            shown = f"Shares are summed over {words} here; the file holds every one. {shown}"
     return _shares_section(name, partition, draw, shown, limits)
+
+
+def _plane(partition: xr.Dataset) -> tuple[xr.Dataset, tuple[str, ...]]:
+    """Return the partition with shares summed until a map can show it, and the dimensions that went."""
+    dims = table_dimensions(partition)
+    inputs = [dimension for dimension in dims if dimension not in ("feature", "wave")]
+    summed = tuple(inputs[1 if "wave" in dims else 2 :])
+    sums = {name: partition[name].sum(summed) for name in ("share", "full_share") if name in partition}
+    return partition.assign(sums), summed
 
 
 def _shares_section(
@@ -98,7 +121,7 @@ def _shares_section(
         )
         for k, (title, drawer) in enumerate(draw.items())
     ]
-    title = _TITLES.get(dims) or "Shares by " + " and ".join(_WORDS.get(d, d) for d in dims)
+    title = _TITLES.get(dims) or "Shares by " + " and ".join(word for d in dims if (word := _WORDS.get(d, d)))
     return Section(
         slug(name),
         _nav(dims),
@@ -124,12 +147,18 @@ def _wave_section(name: str, partition: xr.Dataset, limits: Limits) -> Section:
         else f"all {n} waves"
     )
     aliased = int(table["aliased"].sum())
+    compared = any(side.comparable for side in sides)
+    colour = "Colour: difference of mean shares between the classes." if compared else ONE_SIDED
+    diamonds = (
+        " Diamonds: aliased waves, faster than half the sampling rate, drawn at the frequency they appear to have."
+        if aliased
+        else ""
+    )
     picture = Picture(
         f"{slug(name)}-0",
         "Every wave at its frequency and decay time",
-        f"A wave is one damped oscillation of one hidden feature; shown are {which}. Area: mean absolute share. Colour: "
-        f"difference of mean shares between the classes. Diamonds: aliased waves, faster than half the sampling rate, drawn at the frequency "
-        f"they appear to have. {_claims(partition)}",
+        f"A wave is one damped oscillation of one hidden feature; shown are {which}. Area: mean absolute share. {colour}{diamonds} "
+        f"{_claims(partition)}",
         _variants(keys, lambda order, toward: figures.wave_scatter(partition, order, toward, limits.waves)),
         switch.id if switch else None,
     )
@@ -178,7 +207,8 @@ def _wave_rows(table: "pd.DataFrame") -> list[list[str]]:
 
 def _layer_section(name: str, partition: xr.Dataset) -> Section:
     sides = figures.directions(partition)
-    switch, keys = switched(name, {"class": {side.name: side.name for side in sides}})
+    compared = [side for side in sides if side.comparable]
+    switch, keys = switched(name, {"class": {side.name: side.name for side in compared or sides}})
     claim = str(partition["layer_share"].attrs.get("claim", "conditional"))
     titles = {"magnitude": "Mean size of each line", "difference": "Difference between the classes"}
     pictures = [
@@ -190,6 +220,7 @@ def _layer_section(name: str, partition: xr.Dataset) -> Section:
             switch.id if switch else None,
         )
         for measure, title in titles.items()
+        if measure == "magnitude" or compared
     ]
     note = (
         f"Each line is the sum of its terms in one case, in logit units. Claim: {claim}. Gates, GELU factors and norm scales are "
@@ -207,7 +238,7 @@ def _layer_section(name: str, partition: xr.Dataset) -> Section:
         key=colour_key(sides),
         switch=switch,
         pictures=pictures,
-        notes=[note],
+        notes=[note] if compared else [note, ONE_SIDED],
     )
 
 
@@ -216,6 +247,8 @@ def _switch(
 ) -> tuple[Switch | None, dict[str, tuple[str, str | None]]]:
     orders = figures.order_choices(partition)
     classes: dict[str, str] = {side.name: side.name for side in sides} if len(sides) > 1 else {}
+    compared = {side.name: side.name for side in sides if side.comparable}
+    classes = compared if classes and compared else classes
     if len(orders) * max(len(classes), 1) > limits.variants:
         orders = dict(list(orders.items())[:1])
         classes = dict(list(classes.items())[: limits.variants])
@@ -247,16 +280,18 @@ def _class_table(partition: xr.Dataset, sides: tuple[Direction, ...]) -> list[Ta
 def _most_different(partition: xr.Dataset, side: Direction) -> tuple[str, str, str] | None:
     """Return the part of largest difference in words, and its mean share on either side."""
     values = shares(partition, None, side)
-    if "wave" in values.dims or not (side.toward.any() and side.away.any()):
+    if "wave" in values.dims or not side.comparable:
         return None
     gap = difference(values, side)
     position = dict(zip(gap.dims, np.unravel_index(int(np.argmax(np.abs(gap.values))), gap.shape), strict=True))
     words = []
     for dimension, k in position.items():
         units = f" {frequency_units(partition)}" if dimension == "band" else ""
-        words.append(f"{part_labels(partition, str(dimension))[int(k)]}{units}")
+        label = f"{part_labels(partition, str(dimension))[int(k)]}{units}"
+        words.append(f"window {label}" if dimension == "window" else label)
     chosen = values.isel({dimension: int(k) for dimension, k in position.items()}).values
-    own, other = (number(float(chosen[mask].mean()), signed=True) for mask in (side.toward, side.away))
+    means = [float(chosen[mask].mean()) for mask in (side.toward, side.away)]
+    own, other = (cell(mean, max(map(abs, means)), signed=True) for mean in means)
     return ", ".join(words), own, other
 
 
@@ -290,4 +325,5 @@ def colour_key(sides: tuple[Direction, ...]) -> tuple[str, str] | None:
 
 
 def _nav(dims: tuple[str, ...]) -> str:
-    return " × ".join({"channel": "Channels", "band": "Bands", "window": "Time"}.get(d, d) for d in dims)
+    words = {"feature": "", "wave": "Waves", "channel": "Channels", "band": "Bands", "window": "Time"}
+    return " × ".join(word for d in dims if (word := words.get(d, d)))
