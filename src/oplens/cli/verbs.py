@@ -112,8 +112,8 @@ def run_demo(out: Path) -> None:
     """Two built-in data sets, end to end."""
     folder = _folder(out)
     waves = [
-        noisy_sinusoids(n_cases=n, sampling_rate=128.0, n_timepoints=256, noise=1.0, seed=seed)
-        for n, seed in ((120, 0), (120, 1))
+        noisy_sinusoids(n_cases=n, sampling_rate=64.0, n_timepoints=128, noise=0.7, seed=seed)
+        for n, seed in ((100, 0), (100, 1))
     ]
     sets = {
         "sinusoids": (waves[0], waves[1], "15 against 20 Hz in noise"),
