@@ -208,6 +208,14 @@ def test_what_cannot_be_certified_is_a_sentence(call, words):
         expand(model, X).certify(X, **call)
 
 
+def test_a_training_set_too_large_to_keep_is_named(monkeypatch):
+    X = np.random.default_rng(0).normal(size=(4, 1, 30))
+    monkeypatch.setattr("oplens.explanation.training.TRAINING_LIMIT", 0)
+    op = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4)), X)
+    with pytest.raises(ArgumentError, match="certify.*not kept.*fewer training cases"):
+        op.certify(X)
+
+
 def test_the_reference_architecture_is_refused():
     model = S4D(S4DConfig(d_input=2, n_classes=2, d_model=3, d_state=4, architecture="reference"))
     X = np.zeros((2, 2, 10))

@@ -62,6 +62,12 @@ def certify(
             "certify: certificates are for the plain architecture with two classes or more; the reference architecture's "
             "gates and norms move with the input, and no bound on them is known here."
         )
+    known = op.training.sequences(op.model.config)
+    if known is None:
+        raise ArgumentError(
+            f"certify: the operator's training set ({op.training.source}) was above 64 MB and is not kept in it, and polynomials are "
+            "fitted on its range; expand on fewer training cases."
+        )
     reach = _reach(op, int(op.training.lengths.max()))  # of the training set, so that no other case moves a polynomial
     tables = [_table(op, k, max(radii) * reach) for k in degrees]
     found: dict[str, list[Tensor]] = {}
@@ -78,7 +84,7 @@ def certify(
     coords["radius"] = ("radius", np.array(radii), {**text, "claim": "exact"})
     coords["order"] = ("order", np.array(degrees))
     variables = _variables(values, degrees)
-    return xr.Dataset(variables, coords=coords, attrs=_attributes(op, data, reach))
+    return xr.Dataset(variables, coords=coords, attrs=_attributes(op, data, known, reach))
 
 
 def _certify_batch(
@@ -203,14 +209,13 @@ def _variables(values: dict[str, Any], degrees: list[int]) -> dict[str, Any]:
     }
 
 
-def _attributes(op: "ExplicitOperator", data: SequenceData, reach: Tensor) -> dict[str, Any]:
+def _attributes(op: "ExplicitOperator", data: SequenceData, known: SequenceData, reach: Tensor) -> dict[str, Any]:
     from oplens.results import provenance
 
-    X, lengths = op.training_inputs()
     low, high = op.training_range()
     seen = torch.maximum(low.abs(), high.abs())
     none = np.zeros((1, op.model.config.n_classes))
-    largest = max(float(batch.x.abs().max()) for _, batch in op.batches(_as_data(op, X, lengths), none))
+    largest = max(float(batch.x.abs().max()) for _, batch in op.batches(known, none))
     whole = largest * reach
     return {
         **provenance(source=data.source),
@@ -222,13 +227,6 @@ def _attributes(op: "ExplicitOperator", data: SequenceData, reach: Tensor) -> di
             f"{float(whole.max()):.3g}, where training inputs reach {float(seen.max()):.3g}: certificates over that whole box are vacuous."
         ),
     }
-
-
-def _as_data(op: "ExplicitOperator", X: Any, lengths: Any) -> SequenceData:
-    config = op.model.config
-    return SequenceData(
-        X.astype(np.float64), lengths, None, config.channels, (), None, "training set", op.training.source
-    )
 
 
 def _standardised(op: "ExplicitOperator") -> bool:
