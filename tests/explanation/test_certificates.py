@@ -212,7 +212,7 @@ def test_a_training_set_too_large_to_keep_is_named(monkeypatch):
     X = np.random.default_rng(0).normal(size=(4, 1, 30))
     monkeypatch.setattr("oplens.explanation.training.TRAINING_LIMIT", 0)
     op = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4)), X)
-    with pytest.raises(ArgumentError, match="certify.*not kept.*fewer training cases"):
+    with pytest.raises(ArgumentError, match=r"certify.*not kept.*fewer training cases"):
         op.certify(X)
 
 
