@@ -1,6 +1,7 @@
 """Figures show the numbers of the result: every drawn value is recomputed here by plain indexing."""
 
 import base64
+import html
 import json
 import re
 from typing import Any
@@ -14,6 +15,7 @@ import synthetic_results
 from oplens import figures
 from oplens.errors import ArgumentError
 from oplens.figures.contrast import frequency_units, part_labels
+from oplens.figures.style import text
 
 HOSTILE = '</script><img src=x onerror=alert(1)>%{x}<b>"&'
 
@@ -290,8 +292,8 @@ def test_signals_keep_peaks_and_leave_out_padding(two_class: xr.DataTree) -> Non
 @pytest.mark.parametrize(
     ("units", "rate", "signal", "words"),
     [
-        ("s", 4.0, "uV", r"time \(s\) · one row is [\d.]+ uV"),
-        ("steps", "unknown", "as in the data", r"time \(steps\) · one row is [\d.]+"),
+        ("s", 4.0, "uV", r"time \(s\) · rows [\d.]+ uV apart"),
+        ("steps", "unknown", "as in the data", r"time \(steps\) · rows [\d.]+ apart"),
     ],
 )
 def test_signals_have_the_units_that_the_file_states(units: str, rate: object, signal: str, words: str) -> None:
@@ -309,6 +311,14 @@ def test_frequencies_of_an_unknown_rate_are_not_called_hertz() -> None:
     bare = {"band": [0, 1]}
     assert frequency_units(xr.Dataset(coords=bare, attrs={"sampling_rate": "unknown"})) == "cycles per step"
     assert frequency_units(xr.Dataset(coords=bare, attrs={"sampling_rate": 128.0})) == "Hz"
+
+
+def test_text_uses_only_entities_that_plotly_decodes() -> None:
+    # svg_text_utils of plotly.js: these by name, all others by number
+    named = {"amp", "lt", "gt", "nbsp", "times", "plusmn", "deg", "mu"}
+    escaped = text(HOSTILE + "'")
+    assert set(re.findall(r"&([a-z]+);", escaped)) <= named
+    assert html.unescape(escaped) == HOSTILE + "'"
 
 
 def test_windows_keep_the_half_percent_that_tells_eighths_apart() -> None:

@@ -143,6 +143,12 @@ def test_unequal_lengths_are_said(two_class: xr.DataTree, tmp_path: Path) -> Non
     assert "7 to 24 steps" in Reader(page_of(tree, tmp_path)).words
 
 
+def test_a_variance_that_a_single_case_lacks_is_not_mentioned(two_class: xr.DataTree, tmp_path: Path) -> None:
+    tree = two_class.copy(deep=True)
+    tree["summary"]["channel_mean_r2"].values[()] = np.nan
+    assert "of the variance" not in " ".join(Reader(page_of(tree, tmp_path)).words)
+
+
 def of_one_class(tree: xr.DataTree, name: str) -> xr.DataTree:
     """The tree as if only cases of class `name` had been explained."""
     groups = {}
@@ -187,6 +193,7 @@ def test_a_product_of_three_is_a_map_of_sums(two_class: xr.DataTree, tmp_path: P
     page = page_of(tree, tmp_path)
     assert "Where, at which frequencies, and when?" in Reader(page).words
     assert "summed over time windows" in " ".join(Reader(page).words)
+    assert "channels × bands × time windows" in Reader(page).words
     drawn = json.loads(next(script for script in Reader(page).scripts if script.startswith("{")))
     for measure in "01":
         whole, summed = (

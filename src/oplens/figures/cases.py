@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from oplens.errors import ArgumentError
-from oplens.figures.contrast import binned_waves, direction, part_labels
+from oplens.figures.contrast import binned_waves, direction, part_labels, table_dimensions
 from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, cell, figure, number, significant, text, ticks
 from oplens.figures.waves import layer_lines
 
@@ -62,7 +62,7 @@ def signals(inputs: xr.Dataset, case: int, channels: int = 8) -> "go.Figure":
         xaxis={
             "title": {
                 "text": ("time (s)" if in_seconds else "time (steps)")
-                + f" · one row is {significant(step)}{_units(inputs)}"
+                + f" · rows {significant(step)}{_units(inputs)} apart"
             },
             "showgrid": False,
             "zeroline": False,
@@ -156,7 +156,13 @@ def waterfall(partition: xr.Dataset, case: int, toward: str | None = None, top: 
         height=64 + 23 * len(labels),
         shapes=joints,
         xaxis={"title": {"text": "logit units"}, "range": [low - 0.06 * (high - low or 1.0), high + pad], "nticks": 5},
-        yaxis=ticks(labels, 22, autorange="reversed", title={"text": ""}, tickfont={"size": 11}),
+        yaxis=ticks(
+            labels,
+            32 if len(_part_dimensions(partition)) > 2 else 24,
+            autorange="reversed",
+            title={"text": ""},
+            tickfont={"size": 11},
+        ),
     )
 
 
@@ -189,6 +195,10 @@ def terms(partition: xr.Dataset, class_index: int | None, top: int) -> list[tupl
     return [*lines, *_gap(partition, lines, class_index)]
 
 
+def _part_dimensions(partition: xr.Dataset) -> list[str]:
+    return [name for name in table_dimensions(partition) if name != "feature"]
+
+
 def _gap(
     partition: xr.Dataset, lines: list[tuple[str, float, bool]], class_index: int | None
 ) -> list[tuple[str, float, bool]]:
@@ -213,8 +223,9 @@ def _flat_parts(partition: xr.Dataset, name: str, class_index: int | None) -> tu
     for dimension in dims:
         own = labels.get(dimension) or part_labels(partition, dimension)
         if dimension == "band":
-            units = "Hz" if str(partition["band_low"].attrs.get("units", "")) == "Hz" else "c/step"
-            own = [f"{label} {units}" for label in own]
+            # Labels are short: that there are no hertz is said wherever bands have an axis.
+            units = " Hz" if str(partition["band_low"].attrs.get("units", "")) == "Hz" else ""
+            own = [f"{label}{units}" for label in own]
         names = [f"{a} · {b}" if a else b for a in names for b in own]
     return names, values.isel(case=0).transpose(*dims).values.ravel()
 

@@ -43,7 +43,7 @@ def text(name: object, limit: int | None = None) -> str:
     plain = "".join(c if c.isprintable() else " " for c in str(name))
     if limit is not None and len(plain) > limit:
         plain = plain[: limit - 1] + "…"
-    return html.escape(plain)
+    return html.escape(plain).replace("&quot;", "&#34;")  # Plotly knows numbered entities, and few by name
 
 
 def number(value: float, digits: int = 2, signed: bool = False) -> str:

@@ -1,5 +1,6 @@
 """How far each order goes, beside the baselines, as a section."""
 
+import numpy as np
 import xarray as xr
 
 from oplens import figures
@@ -54,7 +55,7 @@ def _accuracy_findings(summary: xr.Dataset) -> list[str]:
     elif "agreement" in summary:
         best, last = float(summary["agreement"].values[-1]), int(summary["order"].values[-1])
         found.append(f"Cut after order {last}, the operator decides {100 * best:.0f} % of the cases as the model does.")
-    if "channel_mean_r2" in summary:
+    if np.isfinite(summary.get("channel_mean_r2", np.nan)):  # a single case varies in nothing
         share = float(summary["channel_mean_r2"])
         found.append(
             f"A linear function of the channels' mean values explains {100 * share:.0f} % of the variance of the model's margin"

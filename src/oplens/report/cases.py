@@ -7,13 +7,7 @@ from oplens import figures
 from oplens.figures.contrast import table_dimensions
 from oplens.report.blocks import Card, Choice, Limits, Picture, Section, Switch
 
-_NAMES = {
-    ("channel", "band"): "channels × bands",
-    ("channel",): "channels",
-    ("band",): "bands",
-    ("window",): "time windows",
-    ("feature", "wave"): "waves",
-}
+_NAMES = {"feature": "", "wave": "waves", "channel": "channels", "band": "bands", "window": "time windows"}
 
 
 def case_section(tree: xr.DataTree, found: dict[str, xr.Dataset], limits: Limits) -> list[Section]:
@@ -80,5 +74,4 @@ def _card(inputs: xr.Dataset, case: int, found: dict[str, xr.Dataset], switch: S
 def _partition_name(partition: xr.Dataset) -> str:
     if "layer_share" in partition:
         return "layers"
-    dims = table_dimensions(partition)
-    return _NAMES.get(dims, " × ".join(dims))
+    return " × ".join(word for d in table_dimensions(partition) if (word := _NAMES.get(d, d)))
