@@ -22,7 +22,7 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for what is written; ma
 Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Steps per second, Hz.")]
 Impute = Annotated[str | None, typer.Option("--impute", help="Fill missing values: linear or mean.")]
 Order = Annotated[int | None, typer.Option("--order", help="Degree of the expansion (default 2).")]
-Family = Annotated[str | None, typer.Option("--family", help="hermite (default) or taylor.")]
+Family = Annotated[str | None, typer.Option("--family", help="hermite (default), taylor, chebyshev or empirical.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of weights, batches and splits.")]
 
 

@@ -3,14 +3,12 @@
 from typing import Any
 
 import numpy as np
-import torch
 
 from oplens.data import as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation.operator import ExplicitOperator
-from oplens.explanation.training import Training, check_channels, fit_gaussian, labels_of
+from oplens.explanation.training import Training, check_channels, check_family, fit_expansion, labels_of
 from oplens.models.s4d import S4D
-from oplens.operators.polynomial import Expansion, check_order
 
 
 def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite", order: int = 2) -> ExplicitOperator:
@@ -23,9 +21,11 @@ def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite
     X_train : array (n_cases, n_channels, n_timepoints), list of (n_channels, n_timepoints), or SequenceData
     y_train : sequence of str, optional
         Labels; kept for the baselines beside an explanation.
-    family : {"hermite", "taylor"}
+    family : {"hermite", "taylor", "chebyshev", "empirical"}
         Hermite is adapted to the pre-activations of the training data (each case weighs the same, population form); Taylor is
-        the paper's expansion at 0, good for pre-activations below about 1 in size.
+        the paper's expansion at 0, good for pre-activations below about 1 in size; Chebyshev has the smallest sup error on the
+        range they reach; empirical is least squares on them. The orders of the last two are powers about one centre, and
+        `truncated_logits` at order k is their own polynomial of degree k, not the sum of the first k orders.
     order : int
         Degree, at least 1.
 
@@ -57,7 +57,7 @@ def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite
     >>> bool(abs(ds.order_0 + terms + ds.remainder - ds.target).max() < 1e-12)
     True
     """
-    check_order(order)
+    check_family(family, order)
     model = _model_of(model)
     data = as_sequences(X_train)
     check_channels(model, data, "expand")
@@ -66,10 +66,7 @@ def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite
     double = model.as_float64()
     expansion = None
     if model.config.n_layers == 1:
-        mean, variance = fit_gaussian(double, data.X.astype(np.float32), data.lengths)
-        expansion = Expansion.fit(family, order, mean, variance)
-    else:
-        Expansion.fit(family, order, torch.zeros(1), torch.zeros(1))  # arguments are checked all the same
+        expansion = fit_expansion(double, data.X.astype(np.float32), data.lengths, family, order)
     return ExplicitOperator(double, expansion, training)
 
 

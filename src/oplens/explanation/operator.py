@@ -17,7 +17,7 @@ from oplens.explanation.batch import Batch
 from oplens.explanation.decomposition import Decomposition
 from oplens.explanation.parts import By, Pairs, Waves
 from oplens.explanation.targets import Target
-from oplens.explanation.training import Training, batches, digest
+from oplens.explanation.training import Training, batches, digest, range_of
 from oplens.models.s4d import S4D
 from oplens.operators import diagonal
 from oplens.operators.polynomial import Expansion
@@ -220,13 +220,7 @@ class ExplicitOperator:
         """Smallest and largest training pre-activation of every feature, (d_model,) each (computed once, then kept)."""
         if "range" not in self._pair_moments:
             X, lengths = self.training_inputs()
-            ends: list[Tensor] = []
-            for _, batch in batches(self.model, X, lengths, np.zeros((1, self.model.config.n_classes))):
-                inside = batch.mask[:, None] > 0
-                low = torch.where(inside, batch.z, torch.inf).amin((0, 2))
-                high = torch.where(inside, batch.z, -torch.inf).amax((0, 2))
-                ends = [torch.minimum(ends[0], low), torch.maximum(ends[1], high)] if ends else [low, high]
-            self._pair_moments["range"] = torch.stack(ends)
+            self._pair_moments["range"] = torch.stack(range_of(self.model, X, lengths))
         low, high = self._pair_moments["range"]
         return low, high
 
@@ -268,8 +262,8 @@ class ExplicitOperator:
     def moments(self, key: Any, decomposition: Decomposition, X_train: Any = None) -> terms.Moments:
         """Training moments of a decomposition (computed once, then kept)."""
         assert self.expansion is not None
-        if self.expansion.family == "taylor":
-            return terms.taylor_moments(decomposition, self.expansion)
+        if self.expansion.family != "hermite":
+            return terms.power_moments(decomposition, self.expansion)
         if key not in self._moments:
             self._moments[key] = self._fit_moments(decomposition, X_train)
         return self._moments[key]

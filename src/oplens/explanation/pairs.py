@@ -116,7 +116,7 @@ def _needs_explicit(op: "ExplicitOperator", decomposition: Decomposition) -> boo
 def _far_from_zero(op: "ExplicitOperator", mean: Tensor) -> bool:
     """Whether means are so large beside the pre-activation's spread that subtracting their products would cost four digits."""
     assert op.expansion is not None
-    return op.family != "taylor" and bool((mean**2 > 1e4 * op.expansion.variance[:, None]).any())
+    return op.family == "hermite" and bool((mean**2 > 1e4 * op.expansion.variance[:, None]).any())
 
 
 def _training(op: "ExplicitOperator", parts: tuple[Any, ...], decomposition: Decomposition, X_train: Any) -> _Members:
@@ -124,7 +124,7 @@ def _training(op: "ExplicitOperator", parts: tuple[Any, ...], decomposition: Dec
     mean = _joined(moments.mean, moments.source_mean)
     covariance = _joined(moments.covariance, moments.source_covariance)
     size = mean.shape[-1]
-    if op.family == "taylor":
+    if op.family != "hermite":
         return _Members(mean, covariance, torch.zeros(mean.shape[0], size, size, dtype=mean.dtype))
     key = ("pairs", parts)
     if key not in op.pair_moments:

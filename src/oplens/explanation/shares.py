@@ -5,8 +5,9 @@ the term of part i at order k (Wick form) is
 
     T_k[i] = sum_h d_k sum_t omega_h(t) ( nu_i H_{k-1}(w) - (k-1) C_i H_{k-2}(w) )
 
-and its exact share of the whole readout  sum_h sum_t omega_h(t) nu_i (g(z) - g(m)) / (z - m).  Taylor is the case mean_i = 0
-(the bias takes the centre), C_i = 0. Sources are parts in every formula; they only keep lines of their own.
+and its exact share of the whole readout  sum_h sum_t omega_h(t) nu_i (g(z) - g(m)) / (z - m).  Taylor, Chebyshev and empirical
+polynomials are powers about a centre: mean_i = 0 (the bias takes the centre), C_i = 0. Sources are parts in every formula; they
+only keep lines of their own.
 """
 
 from dataclasses import dataclass
@@ -41,8 +42,8 @@ class Shares:
     full_constant: Tensor
 
 
-def taylor_moments(decomposition: Decomposition, expansion: Expansion) -> Moments:
-    """No moments but the centre, which the bias source takes."""
+def power_moments(decomposition: Decomposition, expansion: Expansion) -> Moments:
+    """Families of powers about a centre have no moments but the centre itself, which the bias source takes."""
     d_model = expansion.centre.shape[0]
     parts = torch.zeros(d_model, *decomposition.shape, dtype=torch.float64)
     sources = torch.zeros(d_model, len(decomposition.sources), dtype=torch.float64)
@@ -112,6 +113,9 @@ def remainder(batch: Batch, z: Tensor, expansion: Expansion) -> Tensor:
 
 def class_orders(batch: Batch, expansion: Expansion) -> Tensor:
     """Class logits of the operator cut after each order 1..K: (order, batch, n_classes)."""
+    if expansion.series is not None:  # the best polynomial of a lower degree is not the first powers of a higher one
+        own = [expansion.truncated(k).evaluate(batch.z) for k in range(1, expansion.order + 1)]
+        return torch.stack([_weighted_sum(batch.class_weights, value) for value in own]) + batch.class_constant
     basis = expansion.basis(batch.z - expansion.centre[:, None], expansion.order)
     terms = [
         _weighted_sum(batch.class_weights, expansion.coefficients[:, k, None] * value) for k, value in enumerate(basis)

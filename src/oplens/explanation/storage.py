@@ -13,10 +13,11 @@ from oplens.errors import CheckpointError
 from oplens.explanation.operator import ExplicitOperator
 from oplens.explanation.training import Training, digest
 from oplens.models.storage import load_model, parse_tensors, read_content, read_json, save_model, write_bytes
-from oplens.operators.polynomial import FAMILIES, Expansion
+from oplens.operators.polynomial import FAMILIES, SERIES_FAMILIES, Expansion, Series
 
 FORMAT = "oplens-operator"
 VERSION = 1
+SERIES_FIELDS = ("centre", "scale", "slope", "shift", "back", "coefficients")
 
 
 def save_operator(op: ExplicitOperator, directory: str | Path) -> None:
@@ -34,6 +35,10 @@ def save_operator(op: ExplicitOperator, directory: str | Path) -> None:
     if op.expansion is not None:
         for name in ("centre", "variance", "coefficients"):
             tensors[name] = getattr(op.expansion, name).contiguous()
+        if op.expansion.series is not None:
+            tensors |= {
+                f"series.{name}": getattr(op.expansion.series, name).contiguous().clone() for name in SERIES_FIELDS
+            }
     content = save(tensors)
     header = {
         "format": FORMAT,
@@ -100,9 +105,10 @@ def _model_hash(directory: Path) -> str:
 
 
 def _expansion(header: dict[str, Any], tensors: dict[str, Tensor], d_model: int, path: Path) -> Expansion:
-    if header.get("family") not in FAMILIES:
+    known = (*FAMILIES, *SERIES_FAMILIES)
+    if header.get("family") not in known:
         raise CheckpointError(
-            f"{path}: unknown family {header.get('family')!r}; this library knows {', '.join(FAMILIES)}."
+            f"{path}: unknown family {header.get('family')!r}; this library knows {', '.join(known)}."
         )
     names = ("centre", "variance", "coefficients")
     centre, variance, coefficients = (_tensor(tensors, name, path) for name in names)
@@ -117,7 +123,14 @@ def _expansion(header: dict[str, Any], tensors: dict[str, Tensor], d_model: int,
         raise CheckpointError(f"{path}: the expansion holds NaN or infinite values.")
     if bool((variance < 0).any()):
         raise CheckpointError(f"{path}: the expansion holds a negative variance.")
-    return Expansion(str(header["family"]), centre, variance, coefficients)
+    family, series = str(header["family"]), None
+    if family in SERIES_FAMILIES:
+        series = Series(*(_tensor(tensors, f"series.{name}", path) for name in SERIES_FIELDS))
+        expected = {"centre": (d_model,), "scale": (d_model,), "coefficients": (d_model, order + 1)}
+        for name in SERIES_FIELDS:
+            if getattr(series, name).shape != expected.get(name, (d_model, order)):
+                raise CheckpointError(f"{path}: tensor series.{name} does not fit order {order} and d_model {d_model}.")
+    return Expansion(family, centre, variance, coefficients, series=series)
 
 
 def _tensor(tensors: dict[str, Tensor], name: str, path: Path) -> Tensor:

@@ -15,6 +15,7 @@ from oplens.errors import ArgumentError
 from oplens.explanation.batch import Batch, prepare
 from oplens.models.configuration import S4DConfig
 from oplens.models.s4d import S4D
+from oplens.operators.polynomial import FAMILIES, SERIES_FAMILIES, Expansion, check_order
 
 TRAINING_LIMIT = 64 * 2**20  # bytes of float32 training inputs kept inside an operator
 # Of one (batch, d_model, length) float64 array: a dozen of them stay near the cache (measured 3x faster than 64 MB).
@@ -97,6 +98,35 @@ def fit_gaussian(model: S4D, X: NDArray[np.float32], lengths: NDArray[np.int64])
     for _, batch in batches(model, X, lengths, none):
         variance += torch.einsum("bl,bhl->h", batch.pool, (batch.z - mean[:, None]) ** 2)
     return mean, variance / len(X)
+
+
+def range_of(model: S4D, X: NDArray[np.float32], lengths: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Smallest and largest pre-activation of every feature on valid steps, (d_model,) each."""
+    ends: list[Tensor] = []
+    for _, batch in batches(model, X, lengths, np.zeros((1, model.config.n_classes))):
+        inside = batch.mask[:, None] > 0
+        low = torch.where(inside, batch.z, torch.inf).amin((0, 2))
+        high = torch.where(inside, batch.z, -torch.inf).amax((0, 2))
+        ends = [torch.minimum(ends[0], low), torch.maximum(ends[1], high)] if ends else [low, high]
+    return ends[0], ends[1]
+
+
+def fit_expansion(model: S4D, X: NDArray[np.float32], lengths: NDArray[np.int64], family: str, order: int) -> Expansion:
+    """The readout's polynomial of a family, fitted to the training pre-activations; erf-GELU."""
+    if family == "chebyshev":
+        return Expansion.chebyshev(order, *range_of(model, X, lengths))
+    if family == "empirical":
+        none = np.zeros((1, model.config.n_classes))
+        return Expansion.empirical(order, lambda: ((b.z, b.pool) for _, b in batches(model, X, lengths, none)))
+    return Expansion.fit(family, order, *fit_gaussian(model, X, lengths))
+
+
+def check_family(family: str, order: int) -> None:
+    """Refuse unknown families and orders below 1 with a sentence."""
+    check_order(order)
+    known = (*FAMILIES, *SERIES_FAMILIES)
+    if family not in known:
+        raise ArgumentError(f"expand(family={family!r}): unknown family; choose one of {', '.join(known)}.")
 
 
 def check_channels(model: S4D, data: SequenceData, call: str) -> None:
