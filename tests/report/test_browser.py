@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import synthetic_results
 import xarray as xr
 
+import synthetic_results
 from oplens.report import render
 
 HOSTILE = "</script><img src=x onerror=alert(1)><b>$x$"
