@@ -23,7 +23,7 @@ def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite
         Labels; kept for the baselines beside an explanation.
     family : {"hermite", "taylor", "chebyshev", "empirical"}
         Hermite is adapted to the pre-activations of the training data (each case weighs the same, population form); Taylor is
-        the paper's expansion at 0, good for pre-activations below about 1 in size; Chebyshev has the smallest sup error on the
+        the paper's expansion at 0, good for pre-activations below about 1 in size; Chebyshev has nearly the smallest sup error on the
         range they reach; empirical is least squares on them. The orders of the last two are powers about one centre, and
         `truncated_logits` at order k is their own polynomial of degree k, not the sum of the first k orders.
     order : int
