@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -190,6 +191,31 @@ def test_a_training_run_that_breaks_off_leaves_no_operator_of_an_older_model(fil
     assert "holds no operator" in text
 
 
+def test_the_operator_itself_may_be_named(trained, files, tmp_path, monkeypatch, capsys):
+    for k, model in enumerate((trained, trained / "operator")):
+        words = ["explain", model, files / "TEST.ts", "--out", tmp_path / str(k), "--by", "channels"]
+        assert run(monkeypatch, capsys, *words)[0] == 0
+    trees = [read_results(tmp_path / str(k) / "results.nc") for k in (0, 1)]
+    assert trees[0]["channels"].to_dataset().drop_attrs().identical(trees[1]["channels"].to_dataset().drop_attrs())
+
+
+def test_units_a_million_times_smaller_are_noted_once_and_sizes_of_misfit_stay_short(
+    trained, files, tmp_path, monkeypatch, capsys
+):
+    test = noisy_sinusoids(n_cases=6, n_timepoints=48, sampling_rate=64.0, seed=1)
+    volts = write_ts(dataclasses.replace(test, X=1e-6 * test.X), tmp_path / "VOLTS.ts")
+    code, text = run(monkeypatch, capsys, "explain", trained, volts, "--out", tmp_path / "v")
+    assert code == 0
+    words = " ".join(text.split())
+    assert words.count("note: explain: the sequences vary 1e-06 times as much as the training set") == 1
+    assert re.search(r"order 1: decides as the model in [\d.]+%, R2 -\d\.\de\+\d+;", words), words
+    one = write_ts(dataclasses.replace(test.select(np.array([0])), name="one"), tmp_path / "ONE.ts")
+    code, text = run(monkeypatch, capsys, "explain", trained, one, "--out", tmp_path / "o")
+    assert code == 0
+    assert "R2 undefined" in " ".join(text.split())
+    assert "note: explain" not in text
+
+
 def test_report_renders_the_same_page_again(trained, files, tmp_path, monkeypatch, capsys):
     run(monkeypatch, capsys, "explain", trained, files / "TEST.ts", "--out", tmp_path)
     code, _ = run(monkeypatch, capsys, "report", tmp_path / "results.nc", "--out", tmp_path / "again.html")
@@ -286,6 +312,13 @@ REFUSED = {
     "negative rate": (["train", "{train}", "--sampling-rate", "-1", "--out", "{out}"], "sampling_rate"),
     "out is a file": (["explain", "{model}", "{test}", "--out", "{test}"], "file"),
     "model is text": (["explain", "{test}", "{test}", "--train", "{train}", "--raw", "--out", "{out}"], "TEST.ts"),
+    "family of training": (["train", "{train}", "--family", "fourier", "--out", "{out}"], "taylor"),
+    "order of training": (["train", "{train}", "--order", "0", "--out", "{out}"], "at least 1"),
+    "seed": (["train", "{train}", "--seed", "-1", "--out", "{out}"], "random_state=-1"),
+    "an order beyond numbers": (
+        ["explain", "{model}", "{test}", "--order", "1000", "--out", "{out}"],
+        "lower the order",
+    ),
     "unlabelled training": (["train", "{unlabelled}", "--out", "{out}"], "no labels"),
     "architecture": (["train", "{train}", "--architecture", "lstm", "--out", "{out}"], "lstm"),
     "impute": (["train", "{train}", "--impute", "magic", "--out", "{out}"], "linear"),
@@ -323,6 +356,9 @@ def test_bad_input_is_one_sentence_and_exit_code_one(name, trained, files, tmp_p
     assert "Traceback" not in text
     assert not (tmp_path / "out" / "results.nc").exists()
     assert not (tmp_path / "out" / "model.safetensors").exists()
+    assert not list((tmp_path / "out").glob("run/run-*")), (
+        "nothing is trained before it is known that it can be explained"
+    )
 
 
 @pytest.mark.parametrize("words", [["explain"], ["fly"], ["train", "x.ts"], ["report", "a", "--order", "2"]])

@@ -8,6 +8,7 @@ import pytest
 import torch
 import xarray as xr
 
+from oplens.data import SequenceData
 from oplens.errors import OplensError
 from oplens.explanation import (
     Bands,
@@ -149,6 +150,10 @@ DEEP = expand(make_model(2, "reference"), X)
 SINGLE = expand(make_model(n_classes=1), X)
 
 
+def named(channels, rate):
+    return SequenceData(TEST, np.full(len(TEST), 40), None, channels, (), rate, "named", "a test")
+
+
 def unfitted():
     from oplens.estimator import S4DClassifier
 
@@ -172,6 +177,10 @@ REFUSALS = {
     "training beyond float32": (lambda: expand(make_model(), X * 1e39), "float32"),
     "empty training set": (lambda: expand(make_model(), X[:0]), ""),
     "channels": (lambda: OP.explain(TEST[:, :1]), "2 input channels"),
+    "channels in another order": (lambda: OP.explain(named(("b", "a"), 50.0)), "put them in the model's order"),
+    "another rate": (lambda: OP.explain(named(("a", "b"), 128.0)), "reads 50 Hz, the sequences are sampled at 128 Hz"),
+    "training at another rate": (lambda: expand(OP.model, named(("a", "b"), 128.0)), "reads 50 Hz"),
+    "an order beyond numbers": (lambda: expand(make_model(), X, order=1000).explain(TEST), "lower the order"),
     "transposed": (lambda: OP.explain(TEST.transpose(0, 2, 1)), "n_timepoints"),
     "two dimensions": (lambda: OP.explain(TEST[0]), ""),
     "NaN": (lambda: OP.explain(TEST * np.nan), "NaN"),
@@ -246,6 +255,17 @@ def test_refusals_are_sentences(name):
     assert re.search(r"[.)?']$", text), text
     assert " " in text.strip()
     assert len(text) > 30
+
+
+@pytest.mark.parametrize("op", [OP, DEEP])
+def test_sequences_in_other_units_are_warned_of(op):
+    by = Channels()
+    for scale, word in ((1e-6, "1e-06"), (1e-3, "0.001"), (1e3, "1e+03")):
+        with pytest.warns(UserWarning, match=re.escape(f"vary {word} times as much")):
+            op.explain(scale * X, by=by)
+    dead = TEST * [[1.0], [0.0]]  # a dead channel is no change of units, and a constant case has no spread to compare
+    for same in (100 * TEST, TEST / 100, dead, np.ones_like(TEST)):
+        op.explain(same, by=by)
 
 
 @pytest.mark.parametrize(

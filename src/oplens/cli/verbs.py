@@ -1,7 +1,10 @@
 """What each verb does: read, call, write; progress goes to stderr."""
 
+import contextlib
 import dataclasses
+import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,11 +92,12 @@ def run_explain(
     """Explain a .ts file with a trained directory or a foreign checkpoint."""
     chosen = parse_partitions(by, bands, windows)
     sequences = request.read(data)
-    own = (request.model / "operator" / "operator.json").is_file()
-    op = _own_operator(request) if own else _expanded(request)
+    kept = next((f for f in (request.model / "operator", request.model) if (f / "operator.json").is_file()), None)
+    op = _expanded(request) if kept is None else _own_operator(request, kept)
     folder = _folder(out)
     partitions = default_partitions(op, chosen.bands, chosen.windows) if chosen.products is None else chosen.products
-    tree = assemble(op, sequences, partitions=partitions, progress=_say)
+    with _notes():
+        tree = assemble(op, sequences, partitions=partitions, progress=_say)
     _say("writing results and page")
     results = write_results(tree, folder / "results.nc")
     op.save(folder / "operator")
@@ -133,9 +137,9 @@ def run_demo(out: Path) -> None:
 
 def _train_into(classifier: Any, data: SequenceData, folder: Path, family: str, order: int) -> ExplicitOperator:
     """Fit, save the model, expand on the training data, save the operator."""
-    from oplens.operators.polynomial import check_order
+    from oplens.explanation.training import check_family
 
-    check_order(order)
+    check_family(family, order)
     classifier.fit(data)
     # An operator of an older model would be explained as if it were the new one's, should the next lines be interrupted.
     (folder / "operator" / "operator.json").unlink(missing_ok=True)
@@ -145,15 +149,15 @@ def _train_into(classifier: Any, data: SequenceData, folder: Path, family: str, 
     return op
 
 
-def _own_operator(request: Request) -> ExplicitOperator:
-    """The operator a training run left, expanded anew when another family, order or training set is asked for."""
+def _own_operator(request: Request, kept: Path) -> ExplicitOperator:
+    """The operator a training run left in the folder `kept`, expanded anew when another family, order or training set is asked for."""
     model, foreign, rate = request.model, request.foreign.given(), request.sampling_rate
     if foreign:
         raise ArgumentError(
             f"explain: {', '.join(foreign)} {'is' if len(foreign) == 1 else 'are'} for foreign checkpoints; {model} "
             "states its own preprocessing and names."
         )
-    op = ExplicitOperator.load(model / "operator")
+    op = ExplicitOperator.load(kept)
     own = op.model.config.sampling_rate
     if rate is not None and own is not None and rate != own:
         raise ArgumentError(
@@ -225,13 +229,18 @@ def _read(path: Path, sampling_rate: float | None, impute: str | None) -> Sequen
     """Read a .ts file; its warnings become lines on stderr."""
     if impute not in (None, "linear", "mean"):
         raise ArgumentError(f"--impute {impute}: choose linear or mean.")
+    with _notes():
+        return read_ts(path, impute=impute, sampling_rate=sampling_rate)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def _notes() -> Iterator[None]:
+    """Warnings of the library as lines on stderr, each once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        data = read_ts(path, impute=impute, sampling_rate=sampling_rate)  # type: ignore[arg-type]
-    for warning in caught:
-        if issubclass(warning.category, UserWarning):
-            _tell(f"note: {warning.message}")
-    return data
+        yield
+    for message in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)):
+        _tell(f"note: {message}")
 
 
 def _folder(out: Path) -> Path:
@@ -259,7 +268,12 @@ def _conclude(tree: Any) -> None:
         for order in summary["order"].values:
             row = summary.sel(order=order)
             parts.append(
-                f"order {order}: decides as the model in {float(row['agreement']):.1%}, R2 {float(row['margin_r2']):.3f}"
+                f"order {order}: decides as the model in {float(row['agreement']):.1%}, R2 {_r2(float(row['margin_r2']))}"
             )
     parts.append(f"largest completeness residual {float(summary['completeness']):.1e} of the sum of absolute terms")
     _tell("; ".join(parts))
+
+
+def _r2(value: float) -> str:
+    """Three digits where they say something: far below zero only the size does, and one case has none."""
+    return "undefined" if math.isnan(value) else f"{value:.3f}" if value > -10 else f"{value:.1e}"

@@ -1,5 +1,6 @@
 """From an operator and sequences to a Dataset of terms (docs/schema.md)."""
 
+import warnings
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
     from oplens.explanation.operator import ExplicitOperator
 
 
+FOREIGN_SCALE = 300.0  # millivolts for microvolts are 1000; recordings of one device differ by tens at most
+
+
 def explain(
     op: "ExplicitOperator", X: Any, y: Any, by: "By | Pairs", target: Target | None, X_train: Any, memory_limit: int
 ) -> "xr.Dataset":
     """Work behind :meth:`ExplicitOperator.explain`."""
     data = as_sequences(X)
     check_channels(op.model, data, "explain")
+    _warn_of_units(op, data)
     labels = labels_of(y if y is not None else data.y, len(data.X), "explain(y=...)")
     classes = op.model.config.classes
     if len(classes) < 2 and target is None:
@@ -49,6 +54,31 @@ def explain(
 
         return explain_stack(op, data, labels, parts, target, memory_limit)
     return _explain_orders(op, data, labels, parts, target, X_train, memory_limit)
+
+
+def _warn_of_units(op: "ExplicitOperator", data: SequenceData) -> None:
+    """Warn when the sequences are hundreds of times larger or smaller than the training set, as volts for microvolts are."""
+    if op.training.X is None:
+        return
+    own = _spread(data.X, data.lengths)
+    trained = _spread(op.training.X.astype(np.float64), op.training.lengths)
+    alive = (own > 0) & (trained > 0)
+    ratio = float(np.median(own[alive] / trained[alive])) if alive.any() else 1.0
+    if not 1 / FOREIGN_SCALE < ratio < FOREIGN_SCALE:
+        warnings.warn(
+            f"explain: the sequences vary {ratio:.1g} times as much as the training set; are both in the same units (volts, "
+            "microvolts)?",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _spread(X: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Standard deviation (n_channels,) over the valid steps of all cases."""
+    valid = np.arange(X.shape[-1]) < lengths[:, None]
+    with np.errstate(over="ignore"):
+        spread: NDArray[np.float64] = X.transpose(0, 2, 1)[valid].std(0)
+    return spread
 
 
 def concrete(op: "ExplicitOperator", by: By) -> tuple[Any, ...]:
@@ -157,8 +187,15 @@ def complete(ds: "xr.Dataset", terms: tuple[str, ...]) -> "xr.Dataset":
     for name in terms:
         over = [dim for dim in ds[name].dims if dim not in lead]
         total = total + ds[name].sum(over)
-        absolute = absolute + abs(ds[name]).sum(over)
+        absolute = absolute + abs(ds[name]).sum(over, skipna=False)
     target = ds["target"]
+    undefined = ~np.isfinite((absolute + abs(target)).values)
+    if undefined.any():
+        case = int(np.argwhere(undefined)[0, target.dims.index("case")])
+        raise ArgumentError(
+            f"explain: the terms of case {case} leave double precision; its values are too far from the training data, or the order "
+            f"is too high ({ds.attrs.get('order', 0)}): rescale the data, or lower the order."
+        )
     with np.errstate(divide="ignore", invalid="ignore"):  # a target of exactly 0 cancels without limit
         ratio = absolute / abs(target)
     ds = ds.assign(sum_abs_terms=absolute, completeness_residual=total - target, cancellation_ratio=ratio)

@@ -130,12 +130,23 @@ def check_family(family: str, order: int) -> None:
 
 
 def check_channels(model: S4D, data: SequenceData, call: str) -> None:
-    """Refuse sequences whose channels are not the model's."""
+    """Refuse sequences whose channels or sampling rate are not the model's."""
     expected = model.config.d_input
     if data.X.shape[1] != expected:
         raise ArgumentError(
             f"{call}: the model has {expected} input channels ({', '.join(model.config.channels)}), the sequences have "
             f"{data.X.shape[1]}; arrays are (n_cases, n_channels, n_timepoints)."
+        )
+    names = model.config.channels
+    if data.channels != names and sorted(data.channels) == sorted(names):
+        raise ArgumentError(
+            f"{call}: the sequences' channels are in another order ({', '.join(data.channels)}) than the model's "
+            f"({', '.join(names)}); put them in the model's order."
+        )
+    rate, own = data.sampling_rate, model.config.sampling_rate
+    if rate is not None and own is not None and rate != own:
+        raise ArgumentError(
+            f"{call}: the model reads {own:g} Hz, the sequences are sampled at {rate:g} Hz; resample them."
         )
 
 
