@@ -127,7 +127,7 @@ class ExplicitOperator:
         Examples
         --------
         >>> import numpy as np
-        >>> from oplens.models import S4D, S4DConfig
+        >>> from oplens import S4D, S4DConfig, expand
         >>> op = expand(S4D(S4DConfig(d_input=2, n_classes=3, d_model=4, d_state=4)), np.ones((2, 2, 10)))
         >>> op.kernels(10).h1.shape
         (3, 2, 10)
@@ -169,7 +169,7 @@ class ExplicitOperator:
         Examples
         --------
         >>> import numpy as np, torch
-        >>> from oplens.models import S4D, S4DConfig
+        >>> from oplens import S4D, S4DConfig, expand
         >>> model = S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4))
         >>> X = np.random.default_rng(0).normal(size=(4, 1, 30))
         >>> ds = expand(model, X).certify(X, radius=[0.0, 0.01], orders=(2, 8))
@@ -206,7 +206,7 @@ class ExplicitOperator:
         Examples
         --------
         >>> from oplens.data import Sinusoid, noisy_sinusoids
-        >>> from oplens.models import S4D, S4DConfig
+        >>> from oplens import S4D, S4DConfig, expand
         >>> op = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4)), noisy_sinusoids(n_cases=4).X)
         >>> ds = op.predict(Sinusoid(15.0, n_timepoints=50, sampling_rate=100.0), noise=0.5)
         >>> bool(ds.target_variance > 0)
