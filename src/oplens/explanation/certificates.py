@@ -84,7 +84,9 @@ def certify(
     coords["radius"] = ("radius", np.array(radii), {**text, "claim": "exact"})
     coords["order"] = ("order", np.array(degrees))
     variables = _variables(values, degrees)
-    return xr.Dataset(variables, coords=coords, attrs=_attributes(op, data, known, reach))
+    return xr.Dataset(
+        variables, coords=coords, attrs=_attributes(op, data, known, reach, float(values["robust_radius"].max()))
+    )
 
 
 def _certify_batch(
@@ -209,7 +211,9 @@ def _variables(values: dict[str, Any], degrees: list[int]) -> dict[str, Any]:
     }
 
 
-def _attributes(op: "ExplicitOperator", data: SequenceData, known: SequenceData, reach: Tensor) -> dict[str, Any]:
+def _attributes(
+    op: "ExplicitOperator", data: SequenceData, known: SequenceData, reach: Tensor, widest: float
+) -> dict[str, Any]:
     from oplens.results import provenance
 
     low, high = op.training_range()
@@ -217,6 +221,7 @@ def _attributes(op: "ExplicitOperator", data: SequenceData, known: SequenceData,
     none = np.zeros((1, op.model.config.n_classes))
     largest = max(float(batch.x.abs().max()) for _, batch in op.batches(known, none))
     whole = largest * reach
+    reached = "no case here is certified that far" if widest < largest else "some case here is certified that far"
     return {
         **provenance(source=data.source),
         "family": "chebyshev",
@@ -224,7 +229,7 @@ def _attributes(op: "ExplicitOperator", data: SequenceData, known: SequenceData,
         "set": "box around each case in the preprocessed input: every channel and step within the radius",
         "global_box": (
             f"For all inputs no larger than the largest training value ({largest:.3g}), pre-activations are bounded by up to "
-            f"{float(whole.max()):.3g}, where training inputs reach {float(seen.max()):.3g}: certificates over that whole box are vacuous."
+            f"{float(whole.max()):.3g}, where training inputs reach {float(seen.max()):.3g}; {reached} (largest certified radius {widest:.3g})."
         ),
     }
 
