@@ -95,6 +95,10 @@ def assemble(
     from oplens.explanation import choose_cases, summarise
     from oplens.explanation.training import labels_of
 
+    if partitions is not None and (isinstance(partitions, str) or not isinstance(partitions, Sequence)):
+        raise ArgumentError(
+            f"assemble(partitions={partitions!r}): give a list, such as [Waves(), (Channels(), Bands())]."
+        )
     say = progress or (lambda _: None)
     data = as_sequences(X)
     labels = labels_of(data.y if y is None else y, data.n_cases, "assemble(y=...)")

@@ -8,6 +8,7 @@ import pytest
 import torch
 import xarray as xr
 
+from oplens.assembly import assemble
 from oplens.data import SequenceData
 from oplens.errors import OplensError
 from oplens.explanation import (
@@ -168,6 +169,7 @@ REFUSALS = {
     "order of a deep stack": (lambda: expand(make_model(2, "reference"), X, order=0), "at least 1"),
     "family": (lambda: expand(make_model(), X, family="fourier"), "hermite, taylor"),
     "family of a deep stack": (lambda: expand(make_model(2, "reference"), X, family="fourier"), "hermite, taylor"),
+    "a part for a list of partitions": (lambda: assemble(OP, TEST, partitions=Waves()), "give a list"),
     "no model": (lambda: expand("model.pth", X), "load_checkpoint"),
     "unfitted classifier": (lambda: expand(unfitted(), X), "not fitted"),
     "training channels": (lambda: expand(make_model(), make_cases()[:, :1]), "2 input channels"),

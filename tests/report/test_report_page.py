@@ -313,6 +313,15 @@ def test_what_cannot_be_rendered_gets_a_sentence(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["page.html"]
 
 
+def test_what_is_no_result_is_refused_by_its_kind(two_class: xr.DataTree, tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    for results, out in ((two_class["windows"].to_dataset(), page), (page, two_class)):
+        with pytest.raises(
+            ResultError, match=rf"render\(results={type(results).__name__}, out=.*give a result file or a DataTree"
+        ):
+            render(results, out)
+
+
 def test_an_old_page_is_replaced_whole(two_class: xr.DataTree, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     out.write_text("old")

@@ -1,6 +1,8 @@
 """Result files: whole, checked, and refused with a sentence when they are anything else."""
 
+import gc
 import os
+import sys
 from pathlib import Path
 
 import h5py
@@ -211,6 +213,29 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
         write_results(small(), tmp_path)
     with pytest.raises(ResultError, match=r"the folder .* does not exist"):
         write_results(small(), tmp_path / "absent" / "r.nc")
+
+
+def test_damage_is_told_without_a_traceback_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = write_results(small(), tmp_path / "r.nc").read_bytes()
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        damaged = bytearray(whole)
+        for position in rng.integers(512, len(whole), 40):
+            damaged[position] ^= 255
+        (tmp_path / "d.nc").write_bytes(damaged)
+        with pytest.raises(ResultError, match=r"d\.nc: "):
+            read_results(tmp_path / "d.nc")
+    gc.collect()
+    assert not unraisable
+
+
+def test_what_is_no_tree_is_refused_by_its_kind(tmp_path: Path) -> None:
+    dataset = small()["channels"].to_dataset()
+    for swapped in (dataset, "r.nc"):
+        with pytest.raises(ResultError, match=rf"tree={type(swapped).__name__}\): give a DataTree"):
+            write_results(swapped, tmp_path / "r.nc")
 
 
 def test_netcdf_of_another_program_is_named_as_such(tmp_path: Path) -> None:

@@ -59,6 +59,11 @@ def render(results: "xr.DataTree | str | os.PathLike[str]", out: str | os.PathLi
     >>> "<h1>Example</h1>" in page
     True
     """
+    if isinstance(out, xr.DataTree | xr.Dataset) or isinstance(results, xr.Dataset):
+        raise ResultError(
+            f"render(results={type(results).__name__}, out={type(out).__name__}): give a result file or a DataTree, of "
+            "oplens.assemble(operator, X), and then the name of the page."
+        )
     target = Path(out)
     if target.is_dir() or not target.parent.is_dir():
         raise ResultError(f"{target}: give the name of a page to write, such as report.html, in a folder that exists.")

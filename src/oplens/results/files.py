@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import xarray as xr
 
@@ -60,6 +61,11 @@ def write_results(tree: xr.DataTree, path: str | os.PathLike[str]) -> Path:
     >>> back["summary/agreement"].values.tolist()
     [0.9, 1.0]
     """
+    if not isinstance(tree, xr.DataTree):
+        raise ResultError(
+            f"write_results(tree={type(tree).__name__}): give a DataTree, of oplens.assemble(operator, X) or xr.DataTree.from_dict; "
+            "the path comes second."
+        )
     target = Path(path)
     if target.is_dir():
         raise ResultError(f"{target}: this is a folder; give the name of the file to write, such as results.nc.")
@@ -91,6 +97,9 @@ def read_results(path: str | os.PathLike[str]) -> xr.DataTree:
     source = Path(path)
     _refuse_foreign_bytes(source)
     try:
+        # HDF5 looks at every object first: h5netcdf, stopped while opening, prints a traceback when it is collected.
+        with h5py.File(source) as file:
+            file.visititems(lambda name, found: None)
         with xr.open_datatree(source, engine="h5netcdf") as opened:
             tree = opened.load()
     except MemoryError:
