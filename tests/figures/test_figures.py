@@ -178,6 +178,14 @@ def test_pair_map_of_waves_adds_every_pair_into_one_bin(two_class: xr.DataTree) 
     np.testing.assert_allclose(drawn[0, 0], expected, atol=1e-6)
 
 
+def test_pair_map_of_waves_with_channels_adds_the_channels_up(two_class: xr.DataTree) -> None:
+    ds = group(two_class, "pairs_waves")
+    parts = xr.DataArray([[0.5, 0.25], [0.25, 0.0]], dims=("channel", "channel_2"))
+    split = ds.assign(pair_share=(ds["pair_share"] * parts).assign_attrs(ds["pair_share"].attrs))
+    whole, summed = (as_json(figures.pair_map(d))["data"][0] for d in (ds, split))
+    np.testing.assert_allclose(numbers(summed["z"]), numbers(whole["z"]), rtol=1e-6)
+
+
 def test_pairs_without_target_or_margin_are_not_guessed(two_class: xr.DataTree) -> None:
     ds = group(two_class, "pairs_channels").assign_attrs(target="a weighted sum")
     with pytest.raises(ArgumentError, match="names no margin"):

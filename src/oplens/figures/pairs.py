@@ -32,7 +32,10 @@ def pair_map(
     toward: str | None = None,
     side: Direction | None = None,
 ) -> "go.Figure":
-    """Draw the symmetric matrix of pair shares; waves are gathered into frequency bins, and of more than 24 parts the largest kept.
+    """Draw the symmetric matrix of pair shares.
+
+    Waves are gathered into frequency bins, over all channels, bands and windows that they stand with; of more than 24 other
+    parts the largest are kept.
 
     Parameters
     ----------
@@ -155,7 +158,8 @@ def _binned(pairs: xr.Dataset, matrix: xr.DataArray) -> tuple[np.ndarray, list[s
         )
     index, names = wave_bins(pairs["frequency"].transpose("feature", "wave"))
     one_hot = np.eye(len(names))[index]
-    values = matrix.transpose("feature", "wave", "wave_2").values
+    others = [dimension for dimension in matrix.dims if dimension not in ("feature", "wave", "wave_2")]
+    values = matrix.sum(others).transpose("feature", "wave", "wave_2").values
     return np.einsum("fnm,fni,fmj->ij", values, one_hot, one_hot), names
 
 

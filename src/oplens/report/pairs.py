@@ -58,10 +58,11 @@ def _own_section(name: str, pairs: xr.Dataset, limits: Limits) -> Section:
 
 
 def _caption(pairs: xr.Dataset) -> str:
-    waves = "wave" in pairs["pair_share"].dims
+    dims = table_dimensions(pairs)
+    summed = " and ".join(f"{name}s" for name in dims if name != "wave")
     meet = (
-        "Waves meet only inside a hidden feature; here all features are added up in bins of frequency. "
-        if waves
+        f"Waves meet only inside a hidden feature; here all {summed} are added up in bins of frequency. "
+        if "wave" in dims
         else ""
     )
     means = "" if "case" in pairs["pair_share"].dims else "From class means. "
