@@ -35,6 +35,17 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, error
     assert list(tmp_path.iterdir()) == [target]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="special files of POSIX")
+@pytest.mark.parametrize("make", ["mkdir", "mkfifo"])
+def test_what_is_no_regular_file_is_not_replaced(tmp_path, make):
+    target = tmp_path / "special"
+    getattr(os, make)(target)
+    mode = target.stat().st_mode
+    with pytest.raises(OSError, match="not a regular file"), replacing(target):
+        pass
+    assert target.stat().st_mode == mode
+
+
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 @pytest.mark.parametrize("mask", [0o022, 0o077])
 def test_permissions_are_those_of_any_new_file(tmp_path, mask):

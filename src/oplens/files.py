@@ -1,6 +1,7 @@
 """Files, whatever is in them: written whole or not at all, and recognised by their first bytes."""
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -58,6 +59,9 @@ def replacing(path: Path) -> Iterator[Path]:
     ...     target.read_text(), len(list(Path(folder).iterdir()))
     ('whole', 1)
     """
+    if path.exists() and not path.is_file():
+        # A rename would put a file in the place of a device or a folder.
+        raise OSError(errno.EEXIST, "not a regular file, so it is not replaced", str(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
