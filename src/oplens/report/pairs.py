@@ -81,7 +81,9 @@ def _pair_section(name: str, pairs: xr.Dataset, sides: tuple[Direction, ...], li
     towards = {side.name: side for side in chosen}
     switch, keys = switched(name, {"show": orders, "class": {word: word for word in towards} or {"": ""}})
     shown = list(keys.items())[: limits.variants]
-    compared = all(side.comparable for side in chosen)
+    # Class means hold no cases to count: two classes can be compared when both have a mean.
+    means = [] if cases else [str(name) for name in pairs["class"].values]
+    compared = all(side.comparable if cases else {side.name, side.against} <= set(means) for side in chosen)
     measures = (["difference", "magnitude"] if compared else ["magnitude"]) if sides else []
     titles = {"difference": "Difference between the classes", "magnitude": "Mean size, whatever the sign"}
     pictures = [
