@@ -156,7 +156,7 @@ def of_one_class(tree: xr.DataTree, name: str) -> xr.DataTree:
         dataset = node.to_dataset(inherit=False)
         if "label" in dataset.coords:
             dataset = dataset.isel(case=np.flatnonzero(dataset["label"].values == name))
-        if "n_cases" in dataset.coords:
+        if "pair_share" in dataset and "case" not in dataset["pair_share"].dims:  # class means
             dataset = dataset.isel({"class": np.flatnonzero(dataset["class"].values == name)})
         groups[node.path] = dataset
     return xr.DataTree.from_dict(groups)
