@@ -60,4 +60,4 @@ def test_every_section_of_a_full_result_is_there(n_classes, tmp_path):
         "Single decisions, term by term",
         "How to read this page",
     ):
-        section(page, title)
+        assert title in section(page, title)

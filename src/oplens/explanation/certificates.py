@@ -24,7 +24,7 @@ from torch import Tensor
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation.batch import Batch
-from oplens.explanation.training import check_channels, labels_of
+from oplens.explanation.training import check_channels, gather, labels_of
 from oplens.operators import diagonal
 from oplens.operators.polynomial import Expansion, RemainderTable, normal_cdf, normal_density
 
@@ -70,12 +70,8 @@ def certify(
         )
     reach = _reach(op, int(op.training.lengths.max()))  # of the training set, so that no other case moves a polynomial
     tables = [_table(op, k, max(radii) * reach) for k in degrees]
-    found: dict[str, list[Tensor]] = {}
-    for _, batch in op.batches(data, np.zeros((1, op.model.config.n_classes))):
-        for name, value in _certify_batch(op, batch, radii, tables).items():
-            found.setdefault(name, []).append(value)
-    case_axis = {"remainder_bound": 1}
-    values = {name: torch.cat(value, dim=case_axis.get(name, 0)).numpy() for name, value in found.items()}
+    batches = op.batches(data, np.zeros((1, op.model.config.n_classes)))
+    values = gather((_certify_batch(op, batch, radii, tables) for _, batch in batches), {"remainder_bound": 1})
     coords = case_coords(op, data, labels, values.pop("logits"))
     text = {
         "units": "standard deviations" if _standardised(op) else "as preprocessed",
@@ -94,8 +90,7 @@ def _certify_batch(
 ) -> dict[str, Tensor]:
     """Lowest margins (case, radius), radius of robustness (case) and remainder bounds (order, case, radius) over all rivals."""
     W, response = op.model.decoder.weight, diagonal.kernel(op.system, batch.x.shape[-1], skip=True)
-    reach = torch.stack([_reach(op, int(length)) for length in torch.unique(batch.lengths)])
-    reach = reach[torch.searchsorted(torch.unique(batch.lengths), batch.lengths)]  # (batch, d_model)
+    reach = _reach_after(op, response)[:, batch.lengths - 1].T  # (batch, d_model): a case's own length
     decided = batch.logits.argmax(-1)
     slope = batch.pool[:, None] * (normal_cdf(batch.z) + batch.z * normal_density(batch.z))
     pulled = diagonal.adjoint(slope, response)  # of every feature; a margin's gradient mixes them by W and E
@@ -143,8 +138,12 @@ def _root(margin: Tensor, slopes: Tensor, bend: Tensor) -> Tensor:
 
 def _reach(op: "ExplicitOperator", length: int) -> Tensor:
     """eps_h per unit radius: sum_d abs(E_hd) sum_l abs(K~_h[l]), (d_model,)."""
-    total = diagonal.kernel(op.system, length, skip=True).abs().sum(-1)
-    return op.model.encoder.weight.abs().sum(-1) * total * (1 + 1e-12)
+    return _reach_after(op, diagonal.kernel(op.system, length, skip=True))[:, -1]
+
+
+def _reach_after(op: "ExplicitOperator", response: Tensor) -> Tensor:
+    """The same after 1, 2, ... steps of a response (d_model, length)."""
+    return op.model.encoder.weight.abs().sum(-1)[:, None] * response.abs().cumsum(-1) * (1 + 1e-12)
 
 
 def _table(op: "ExplicitOperator", order: int, eps: Tensor) -> RemainderTable:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
+from oplens.explanation.batch import Batch
 from oplens.explanation.decomposition import Decomposition, decompose
 from oplens.explanation.parts import Bands, By, LayerWaves, Pairs, Waves, normalise
-from oplens.explanation.shares import Shares, class_orders, remainder, shares
+from oplens.explanation.shares import Moments, Shares, class_orders, remainder, shares
 from oplens.explanation.targets import Target, default_target
-from oplens.explanation.training import check_channels, labels_of
+from oplens.explanation.training import check_channels, gather, labels_of, spread_of
 from oplens.operators import diagonal
 from oplens.operators.polynomial import Expansion
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from oplens.explanation.operator import ExplicitOperator
 
 
+BY_ORDER = ("share", "source_share", "truncated_logits")  # orders before cases
 FOREIGN_SCALE = 300.0  # millivolts for microvolts are 1000; recordings of one device differ by tens at most
 
 
@@ -60,8 +62,8 @@ def _warn_of_units(op: "ExplicitOperator", data: SequenceData) -> None:
     """Warn when the sequences are hundreds of times larger or smaller than the training set, as volts for microvolts are."""
     if op.training.X is None:
         return
-    own = _spread(data.X, data.lengths)
-    trained = _spread(op.training.X.astype(np.float64), op.training.lengths)
+    own = spread_of(data.X, data.lengths)
+    trained = op.training.spread
     alive = (own > 0) & (trained > 0)
     ratio = float(np.median(own[alive] / trained[alive])) if alive.any() else 1.0
     if not 1 / FOREIGN_SCALE < ratio < FOREIGN_SCALE:
@@ -71,14 +73,6 @@ def _warn_of_units(op: "ExplicitOperator", data: SequenceData) -> None:
             UserWarning,
             stacklevel=4,
         )
-
-
-def _spread(X: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Standard deviation (n_channels,) over the valid steps of all cases."""
-    valid = np.arange(X.shape[-1]) < lengths[:, None]
-    with np.errstate(over="ignore"):
-        spread: NDArray[np.float64] = X.transpose(0, 2, 1)[valid].std(0)
-    return spread
 
 
 def concrete(op: "ExplicitOperator", by: By) -> tuple[Any, ...]:
@@ -106,27 +100,17 @@ def _explain_orders(
     values = (op.order + 1) * len(data.X) * len(directions) * features * decomposition.n_parts
     check_memory(values, memory_limit, "explain", "explain fewer cases at a time, or coarser parts")
     moments = op.moments(parts, decomposition, X_train)
-    rows: dict[str, list[Tensor]] = {}
     arrays = _arrays(op, decomposition, data.X.shape[-1], len(directions))
-    for _, batch in op.batches(data, directions, arrays):
-        result = shares(batch, decomposition, op.expansion, moments)
-        found = {field.name: getattr(result, field.name) for field in fields(Shares)}
-        # The remainder takes a route of its own: the recurrence, where the terms correlate and the model convolves.
-        scanned, _ = diagonal.scan(system, batch.u_all)
-        found["remainder"] = remainder(batch, scanned, op.expansion)
-        found["target"] = batch.logits @ torch.from_numpy(directions).T
-        found["logits"] = batch.logits
-        found["truncated_logits"] = class_orders(batch, op.expansion)
-        for name, value in found.items():
-            rows.setdefault(name, []).append(value)
-    per_case = {name: torch.cat(value, dim=_case_axis(name)).numpy() for name, value in rows.items()}
+    towards = torch.from_numpy(directions)
+    batches = op.batches(data, directions, arrays)
+    terms = (_terms(op, system, batch, decomposition, moments, towards) for _, batch in batches)
+    per_case = gather(terms, dict.fromkeys(BY_ORDER, 1))
     claim = "exact" if op.model.config.architecture == "plain" else "conditional"
     variables = {**_variables(per_case, decomposition, target, claim), **expansion_variables(op.expansion)}
     coords = {**case_coords(op, data, labels, per_case["logits"]), **part_coords(op, decomposition, parts)}
     coords["order"] = ("order", np.arange(1, op.order + 1))
     coords["source"] = ("source", list(decomposition.sources))
-    if target.per_class or "class" in str(variables["logits"][0]):
-        coords["class"] = ("class", list(op.model.config.classes))
+    coords["class"] = ("class", list(op.model.config.classes))
     ds = xr.Dataset(variables, coords=coords, attrs=attributes(op, parts, target, data, claim))
     return complete(ds, ("order_0", "share", "source_share", "remainder"))
 
@@ -139,8 +123,26 @@ def _arrays(op: "ExplicitOperator", decomposition: Decomposition, length: int, n
     return weights + bands * config.d_input // config.d_model + decomposition.n_parts // length
 
 
-def _case_axis(name: str) -> int:
-    return 1 if name in ("share", "source_share", "truncated_logits") else 0
+def _terms(
+    op: "ExplicitOperator",
+    system: diagonal.DiagonalSystem,
+    batch: Batch,
+    decomposition: Decomposition,
+    moments: Moments,
+    directions: Tensor,
+) -> dict[str, Tensor]:
+    """Everything an explanation holds of one batch."""
+    assert op.expansion is not None
+    result = shares(batch, decomposition, op.expansion, moments)
+    # The remainder takes a route of its own: the recurrence, where the terms correlate and the model convolves.
+    scanned, _ = diagonal.scan(system, batch.u_all)
+    return {
+        **{field.name: getattr(result, field.name) for field in fields(Shares)},
+        "remainder": remainder(batch, scanned, op.expansion),
+        "target": batch.logits @ directions.T,
+        "logits": batch.logits,
+        "truncated_logits": class_orders(batch, op.expansion),
+    }
 
 
 def _variables(
@@ -163,7 +165,7 @@ def _variables(
     for name, (dims, text, word) in axes.items():
         array = values[name]
         if not target.per_class:
-            array = array.squeeze(axis=_case_axis(name) + 1)
+            array = array.squeeze(axis=2 if name in BY_ORDER else 1)
         variables[name] = (dims, array, {"units": "logit", "long_name": text, "claim": word})
     variables["logits"] = (
         ("case", "class"),

@@ -36,16 +36,14 @@ def operator_logits(op: "ExplicitOperator", X: Any) -> NDArray[np.float64]:
     _check(op, "op(X)")
     data = as_sequences(X)
     training.check_channels(op.model, data, "op(X)")
-    model, longest = op.model, data.n_timepoints
-    response = diagonal.kernel(op.system, longest, skip=True)
-    coefficients = _coefficients(op, response)
-    size = max(1, training.BATCH_BYTES // (8 * model.config.d_model * longest))
+    model = op.model
+    response = diagonal.kernel(op.system, data.n_timepoints, skip=True)
+    whole = _coefficients(op, response)
     logits = []
     with torch.no_grad():
-        for start in range(0, data.n_cases, size):
-            rows = slice(start, start + size)
-            raw = torch.from_numpy(data.X[rows]).transpose(1, 2)
-            x, mask = model.preprocess(raw, torch.from_numpy(data.lengths[rows]))
+        for _, raw, lengths in training.chunks(data.X, data.lengths, model.config.d_model):
+            x, mask = model.preprocess(raw, lengths)
+            coefficients = whole[..., : raw.shape[1]]
             zeta = diagonal.convolve((x @ model.encoder.weight.T).transpose(1, 2), response)
             value = coefficients[-1].expand_as(zeta)
             for coefficient in coefficients.flip(0)[1:]:

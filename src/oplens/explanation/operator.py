@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -218,11 +218,7 @@ class ExplicitOperator:
 
     def training_range(self) -> tuple[Tensor, Tensor]:
         """Smallest and largest training pre-activation of every feature, (d_model,) each (computed once, then kept)."""
-        if "range" not in self._pair_moments:
-            X, lengths = self.training_inputs()
-            self._pair_moments["range"] = torch.stack(range_of(self.model, X, lengths))
-        low, high = self._pair_moments["range"]
-        return low, high
+        return self._range
 
     def __eq__(self, other: object) -> bool:
         """Same configuration, weights, expansion and training set, bit for bit."""
@@ -247,6 +243,10 @@ class ExplicitOperator:
         from oplens.explanation.storage import load_operator
 
         return load_operator(directory)
+
+    @cached_property
+    def _range(self) -> tuple[Tensor, Tensor]:
+        return range_of(self.model, *self.training_inputs())
 
     @property
     def pair_moments(self) -> dict[Any, Tensor]:

@@ -46,23 +46,17 @@ def predict(
     target = default_target(config.classes) if target is None else target
     directions = torch.from_numpy(target.directions(config.classes))
     values, covariance = _signal(signal, config.d_input), _covariance(noise, config.d_input)
-    scale = (
-        torch.tensor(config.preprocessing.scale, dtype=torch.float64)
-        if config.preprocessing
-        else torch.ones(config.d_input)
-    )
+    assert config.preprocessing is not None
+    scale = torch.tensor(config.preprocessing.scale, dtype=torch.float64)
     covariance = covariance / scale[:, None] / scale[None, :]
     with torch.no_grad():
-        mean, response = (
-            op.model.trace(values.T[None]).layers[0].z[0].T,
-            diagonal.kernel(op.system, values.shape[1], skip=True),
-        )
+        mean = op.model.trace(values.T[None]).layers[0].z[0].T
+        response = diagonal.kernel(op.system, values.shape[1], skip=True)
         mixing = op.model.encoder.weight @ covariance @ op.model.encoder.weight.T  # (d_model, d_model)
         variance = mixing.diagonal()[:, None] * (response**2).cumsum(-1)
         length = values.shape[1]
-        d = gelu_coefficients(mean.reshape(-1), variance.reshape(-1), orders).unflatten(
-            0, mean.shape
-        )  # (d_model, length, order + 1)
+        # (d_model, length, order + 1)
+        d = gelu_coefficients(mean.reshape(-1), variance.reshape(-1), orders).unflatten(0, mean.shape)
         W = directions @ op.model.decoder.weight
         expected = W @ d[..., 0].mean(-1) + directions @ op.model.decoder.bias
         parts = _variances(W, d / length, mixing, response, orders)

@@ -11,7 +11,7 @@ Input parts: frozen factors make the network affine in x, R_{l-1} = R' + (adjoin
 inner product with the gradient R_0 E. The two accounts are never mixed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,11 @@ from torch import Tensor
 
 from oplens.data import SequenceData
 from oplens.errors import ArgumentError
-from oplens.explanation import training
 from oplens.explanation.decomposition import InputDecomposition, decompose
 from oplens.explanation.explain import attributes, case_coords, check_memory, complete, mode_table, part_coords
 from oplens.explanation.parts import LayerWaves, Waves
 from oplens.explanation.targets import Target
+from oplens.explanation.training import chunks, gather
 from oplens.models.s4d import S4D, LayerTrace, Trace
 from oplens.operators import diagonal
 from oplens.operators.polynomial import normal_cdf
@@ -82,7 +82,8 @@ def _layer_waves(
     values = len(data.X) * len(directions) * config.n_layers * config.d_model * (config.n_modes + 1)
     check_memory(values, memory_limit, "explain(by=LayerWaves())", "explain fewer cases at a time")
     towards = torch.from_numpy(directions)
-    found = _joined(_account(op.model, trace, towards) for trace, _ in _traces(op.model, data, len(directions)))
+    traces = _traces(op.model, data, len(directions))
+    found = gather((_account(op.model, trace, towards) for trace, _ in traces), {})
     lead = _lead(target)
     axes = {
         "layer_share": ((*lead, "layer", "feature", "wave"), "share of a wave of a layer through the residual path"),
@@ -115,10 +116,9 @@ def _input_parts(
     values = len(data.X) * len(directions) * decomposition.n_parts
     check_memory(values, memory_limit, "explain", "explain fewer cases at a time, or coarser parts")
     towards = torch.from_numpy(directions)
-    arrays = _joined(
-        _input_account(op.model, trace, lengths, towards, decomposition)
-        for trace, lengths in _traces(op.model, data, len(directions))
-    )
+    traces = _traces(op.model, data, len(directions))
+    accounts = (_input_account(op.model, trace, lengths, towards, decomposition) for trace, lengths in traces)
+    arrays = gather(accounts, {})
     lead = _lead(target)
     axes = {
         "full_share": ((*lead, *decomposition.dims), "share of a part of the input through the frozen network"),
@@ -141,24 +141,11 @@ def _lead(target: Target) -> tuple[str, ...]:
     return ("case", "class") if target.per_class else ("case",)
 
 
-def _joined(accounts: Iterable[dict[str, Tensor]]) -> dict[str, NDArray[np.float64]]:
-    """Accounts of batches, cases first, as one."""
-    rows: dict[str, list[Tensor]] = {}
-    for account in accounts:
-        for name, value in account.items():
-            rows.setdefault(name, []).append(value)
-    return {name: torch.cat(value).numpy() for name, value in rows.items()}
-
-
 def _traces(model: S4D, data: SequenceData, n_targets: int) -> Iterator[tuple[Trace, Tensor]]:
     """Forward passes over chunks of cases whose (target, batch, length, d_model) arrays stay bounded."""
-    config = model.config
-    size = max(1, training.BATCH_BYTES // (8 * config.d_model * data.X.shape[-1] * n_targets))
-    for start in range(0, len(data.X), size):
-        lengths = data.lengths[start : start + size]
-        x = torch.from_numpy(data.X[start : start + size, :, : int(lengths.max())]).transpose(1, 2)
+    for _, raw, lengths in chunks(data.X, data.lengths, model.config.d_model * n_targets):
         with torch.no_grad():
-            yield model.trace(x, torch.from_numpy(lengths)), torch.from_numpy(lengths)
+            yield model.trace(raw, lengths), lengths
 
 
 def _input_account(

@@ -1,8 +1,9 @@
 """The training set an operator is fitted on, cases in bounded batches, and what every call checks of its sequences."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,12 @@ class Training:
     y: NDArray[np.str_] | None
     source: str
     digest: str
+
+    @cached_property
+    def spread(self) -> NDArray[np.float64]:
+        """Standard deviation of the raw inputs, (n_channels,); asked for only where they are kept."""
+        assert self.X is not None
+        return spread_of(self.X.astype(np.float64), self.lengths)
 
     @classmethod
     def of(cls, data: SequenceData, y: NDArray[np.str_] | None) -> "Training":
@@ -63,6 +70,14 @@ class Training:
         )
 
 
+def spread_of(X: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Standard deviation (n_channels,) over the valid steps of all cases."""
+    valid = np.arange(X.shape[-1]) < lengths[:, None]
+    with np.errstate(over="ignore"):
+        spread: NDArray[np.float64] = X.transpose(0, 2, 1)[valid].std(0)
+    return spread
+
+
 def digest(X: NDArray[np.float32], lengths: NDArray[np.int64]) -> str:
     """SHA-256 of float32 inputs and lengths; padding beyond the longest case does not count."""
     X = X[:, :, : int(lengths.max())]
@@ -77,14 +92,28 @@ def batches(
 ) -> Iterator[tuple[slice, Batch]]:
     """(rows, batch) over the cases of X (n_cases, n_channels, n_timepoints); `arrays` (batch, d_model, length) fit the budget."""
     system = model.layer(0).system()
-    size = max(1, BATCH_BYTES // (8 * model.config.d_model * X.shape[-1] * max(1, arrays // 4)))
     towards = torch.from_numpy(np.ascontiguousarray(directions))
+    for rows, raw, steps in chunks(X, lengths, model.config.d_model * max(1, arrays // 4)):
+        with torch.no_grad():
+            yield rows, prepare(model, system, raw, steps, towards)
+
+
+def chunks(X: NDArray[Any], lengths: NDArray[np.int64], per_step: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """(rows, raw (batch, length, d_input), lengths (batch,)): as many cases as keep `per_step` float64 values a step in the budget."""
+    size = max(1, BATCH_BYTES // (8 * per_step * X.shape[-1]))
     for start in range(0, len(X), size):
         rows = slice(start, min(start + size, len(X)))
-        steps = int(lengths[rows].max())
-        x = torch.from_numpy(X[rows, :, :steps].astype(np.float64)).transpose(1, 2)
-        with torch.no_grad():
-            yield rows, prepare(model, system, x, torch.from_numpy(lengths[rows]), towards)
+        raw = X[rows, :, : int(lengths[rows].max())].astype(np.float64)
+        yield rows, torch.from_numpy(raw).transpose(1, 2), torch.from_numpy(lengths[rows])
+
+
+def gather(batches: Iterable[dict[str, Tensor]], axes: dict[str, int]) -> dict[str, NDArray[np.float64]]:
+    """What was found batch by batch as one; cases lie on the first axis, or on the one that `axes` names."""
+    rows: dict[str, list[Tensor]] = {}
+    for found in batches:
+        for name, value in found.items():
+            rows.setdefault(name, []).append(value)
+    return {name: torch.cat(value, dim=axes.get(name, 0)).numpy() for name, value in rows.items()}
 
 
 def fit_gaussian(model: S4D, X: NDArray[np.float32], lengths: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
