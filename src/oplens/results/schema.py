@@ -15,6 +15,7 @@ PART_DIMENSIONS = ("feature", "wave", "channel", "band", "window")
 _SINGLE = (
     *("case", "class", "channel", "band", "window", "feature", "wave", "pair", "order", "time", "lag", "site", "layer"),
     *("head", "token", "radius", "epoch", "seed", "subject", "source", "baseline", "rank", "quantity"),
+    *("signal", "wavenumber", "displacement", "n_waves", "position"),
 )
 DIMENSIONS = (*_SINGLE, *(f"{name}_2" for name in (*PART_DIMENSIONS, "source")))
 
@@ -48,6 +49,14 @@ _SUMMARY = {
 _BASELINES = {"accuracy": "baseline", "cv_accuracy": "baseline", "model_accuracy": ""}
 _INPUTS = {"signal": "case channel time"}
 
+# Variables and dimensions by kind of group; groups of one kind each are called by its name.
+_TABLES: dict[str, dict[str, str]] = {
+    "partition": _PARTITION,
+    "pairs": {},
+    "summary": _SUMMARY,
+    "baselines": _BASELINES,
+    "inputs": _INPUTS,
+}
 # Any one of these lines of variables makes the group complete.
 _REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
     "partition": (("target", "share", "order_0", "remainder"), ("target", "full_share"), ("target", "layer_share")),
@@ -56,6 +65,7 @@ _REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
     "baselines": (("accuracy",), ("cv_accuracy",)),
     "inputs": (("signal",),),
 }
+_PATTERNS = ("partition", "pairs")  # kinds that are told by their content or prefix, not by a name of their own
 _FINITE = ("share", "source_share", "order_0", "remainder", "full_share", "target", "layer_share", "pair_share")
 
 
@@ -172,7 +182,7 @@ def _check_variables(path: str, dataset: xr.Dataset) -> None:
 
 
 def _kind(name: str, dataset: xr.Dataset) -> str | None:
-    if name in ("summary", "baselines", "inputs"):
+    if name in _TABLES and name not in _PATTERNS:
         return name
     if name.startswith("pairs_"):
         return "pairs"
@@ -189,7 +199,7 @@ def _check_group(path: str, kind: str, dataset: xr.Dataset) -> None:
         raise ResultError(
             f"{path}: the variable {missing} is missing; a group of this kind needs {' and '.join(best)}."
         )
-    table = {"partition": _PARTITION, "summary": _SUMMARY, "baselines": _BASELINES, "inputs": _INPUTS}.get(kind, {})
+    table = _TABLES[kind]
     parts = _parts(dataset)
     for name in sorted(present.intersection(table)):
         got = tuple(map(str, dataset[name].dims))
