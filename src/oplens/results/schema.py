@@ -15,7 +15,7 @@ PART_DIMENSIONS = ("feature", "wave", "channel", "band", "window")
 _SINGLE = (
     *("case", "class", "channel", "band", "window", "feature", "wave", "pair", "order", "time", "lag", "site", "layer"),
     *("head", "token", "radius", "epoch", "seed", "subject", "source", "baseline", "rank", "quantity"),
-    *("signal", "wavenumber", "displacement", "n_waves", "position"),
+    *("stimulus", "wavenumber", "displacement", "n_waves", "position"),
 )
 DIMENSIONS = (*_SINGLE, *(f"{name}_2" for name in (*PART_DIMENSIONS, "source")))
 
