@@ -7,6 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.signal import cont2discrete
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from oplens.errors import ArgumentError
 from oplens.operators import diagonal
@@ -192,6 +193,31 @@ def test_a_pole_at_zero_has_a_finite_derivative():
         system = diagonal.discretise(zero, one, torch.zeros(1), torch.full((1,), 0.3, dtype=torch.float64), method)
         (slope,) = torch.autograd.grad(diagonal.kernel(system, 1).sum(), zero)
         assert slope.item() == pytest.approx(expected, rel=1e-12)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Largest number of elements that any operation returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.elements = max(self.elements, result.numel())
+        return result
+
+
+def test_no_tensor_of_a_kernel_grows_with_modes_times_length():
+    """state-spaces/s4 #51: O(H N L) memory is what long sequences run out of."""
+    (system, _), length = build(0, d_model=2, n_modes=64), 4096
+    with LargestTensor() as naive:
+        diagonal.mode_kernels(system, length)
+    assert naive.elements >= 2 * 64 * length
+    with LargestTensor() as ours:
+        diagonal.kernel(system, length)
+    assert ours.elements < 2 * 64 * length / 10
 
 
 @pytest.mark.parametrize("call", [lambda s: diagonal.kernel(s, 0), lambda s: diagonal.mode_kernels(s, -1)])
