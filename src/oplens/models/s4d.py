@@ -59,12 +59,19 @@ class S4DLayer(nn.Module):
         assert isinstance(convolution, nn.Conv1d)
         return convolution
 
+    def poles(self) -> Tensor:
+        """Continuous-time poles (d_model, P) complex128, per unit model time."""
+        k = self.kernel
+        return torch.complex(-torch.exp(k.log_A_real.double()), k.A_imag.double())
+
+    def dt(self) -> Tensor:
+        """Model time per step, (d_model,) float64."""
+        return torch.exp(self.kernel.log_dt.double())
+
     def system(self) -> diagonal.DiagonalSystem:
         """The discrete system, always complex128: complex64 exponentials lose accuracy and were measured slower."""
-        k = self.kernel
-        A = torch.complex(-torch.exp(k.log_A_real.double()), k.A_imag.double())
-        C = torch.view_as_complex(k.C.double().contiguous())
-        return diagonal.discretise(A, C, self.D.double(), torch.exp(k.log_dt.double()), self.discretisation)
+        C = torch.view_as_complex(self.kernel.C.double().contiguous())
+        return diagonal.discretise(self.poles(), C, self.D.double(), self.dt(), self.discretisation)
 
 
 @dataclass(frozen=True)
