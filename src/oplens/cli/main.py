@@ -65,6 +65,13 @@ def train(
     n_layers: Annotated[int, typer.Option(help="Layers of the reference architecture.")] = 1,
     d_model: Annotated[int | None, typer.Option(help="Hidden features.")] = None,
     d_state: Annotated[int | None, typer.Option(help="State size, counting conjugate pairs.")] = None,
+    initialisation: Annotated[str, typer.Option(help="Poles before training: lin, inv or real.")] = "lin",
+    coupling: Annotated[
+        int | None, typer.Option(help="Train features as rings whose sites hear each other up to so many sites away.")
+    ] = None,
+    phase_delay: Annotated[
+        float | None, typer.Option(help="Delay in radians that the sites of every ring start with; learned afterwards.")
+    ] = None,
     max_epochs: Annotated[int | None, typer.Option(help="Epochs at most.")] = None,
     remove_offset: Annotated[bool, typer.Option("--remove-offset", help="Subtract each case's channel means.")] = False,
     channels: Annotated[str | None, typer.Option(help="Channel names, separated by commas.")] = None,
@@ -78,6 +85,9 @@ def train(
         "n_layers": n_layers,
         "d_model": d_model,
         "d_state": d_state,
+        "initialisation": initialisation,
+        "coupling": coupling,
+        "phase_delay": phase_delay,
         "max_epochs": max_epochs,
         "remove_offset": remove_offset,
         "random_state": seed,

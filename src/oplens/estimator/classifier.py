@@ -29,10 +29,15 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    d_model, d_state, architecture, n_layers, prenorm, discretisation, dropout, dt_min, dt_max
+    d_model, d_state, architecture, n_layers, prenorm, discretisation, dropout, dt_min, dt_max, initialisation
         The model; see :class:`oplens.models.S4DConfig`. Explanations of the plain architecture are exact.
+    coupling : int or None
+        Train every feature as a ring of `d_state` sites that hear each other up to so many sites away (1 to ``d_state / 2``), by its
+        coupling weights instead of its poles.
+    phase_delay : float or None
+        Angle in radians by which the sites of every ring first hear each other late; learned afterwards. None: no delay.
     lr, lr_ssm : float
-        Learning rate at the start, and that of the steps and poles of the diagonal systems (which see no weight decay).
+        Learning rate at the start, and that of the steps and poles (or ring weights) of the diagonal systems, which see no weight decay.
     weight_decay, label_smoothing : float
     offset_jitter : float
         While training, shift every case's channels by random constants of so many of the channel's standard deviations, anew in
@@ -98,6 +103,9 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
         dropout: float = 0.0,
         dt_min: float = 0.001,
         dt_max: float = 0.1,
+        initialisation: str = "lin",
+        coupling: int | None = None,
+        phase_delay: float | None = None,
         lr: float = 0.01,
         lr_ssm: float = 0.003,
         weight_decay: float = 0.01,
@@ -125,6 +133,9 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
         self.dropout = dropout
         self.dt_min = dt_min
         self.dt_max = dt_max
+        self.initialisation = initialisation
+        self.coupling = coupling
+        self.phase_delay = phase_delay
         self.lr = lr
         self.lr_ssm = lr_ssm
         self.weight_decay = weight_decay
@@ -321,6 +332,9 @@ class S4DClassifier(ClassifierMixin, BaseEstimator):
             dropout=self.dropout,
             dt_min=self.dt_min,
             dt_max=self.dt_max,
+            initialisation=self.initialisation,
+            coupling=self.coupling,
+            phase_delay=self.phase_delay,
             channels=data.channels if self.channels is None else tuple(self.channels),
             classes=tuple(str(c) for c in classes),
             sampling_rate=data.sampling_rate if self.sampling_rate is None else float(self.sampling_rate),

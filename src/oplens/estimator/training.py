@@ -29,8 +29,9 @@ from oplens.errors import ArgumentError
 from oplens.estimator.checkpoint import RunState, load_run, save_run
 from oplens.models import S4D, Preprocessing, S4DConfig
 
-# Steps and poles of the diagonal systems: small changes move every resonance, so they get a rate of their own and no decay.
-STATE_SPACE = ("log_dt", "log_A_real", "A_imag")
+# Steps and poles of the diagonal systems, or what poles are made of: small changes move every resonance, so they get a rate of their
+# own and no weight decay.
+STATE_SPACE = ("log_dt", "log_A_real", "A_imag", "log_decay", "damping", "coupling", "delay_position")
 SCHEDULES = ("cosine", "constant")
 
 Labelled = tuple[SequenceData, NDArray[np.int64]]

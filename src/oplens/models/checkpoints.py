@@ -37,6 +37,8 @@ _RELATIVES = {
     "theta_log": "LRU",
     "A_log": "Mamba",
 }
+# Parameters of models trained as rings, which only a configuration tells apart.
+_RINGS = frozenset({"log_decay", "damping", "coupling", "delay_position"})
 
 
 class _Sizes(TypedDict):
@@ -221,6 +223,11 @@ def _sizes(tensors: Mapping[str, Tensor], path: Path) -> _Sizes:
         relative = _RELATIVES.get(key.rsplit(".", 1)[-1])
         if relative is not None:
             raise CheckpointError(f"{path}: {key} belongs to {relative}; only S4D is read.")
+        if key.rpartition(".")[2] in _RINGS and ".kernel." in key:
+            raise CheckpointError(
+                f"{path}: {key} belongs to a model trained as rings, whose configuration a file of weights does not hold; write it with "
+                "save_pretrained and load that folder."
+            )
     layers = {int(found[1]) for key in tensors if (found := re.match(r"s4_layers\.(\d{1,6})\.", key))}
     if not layers:
         some = ", ".join(list(tensors)[:3]) or "none"

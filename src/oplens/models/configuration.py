@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from oplens.data.sequences import default_channels
 from oplens.errors import ArgumentError
 from oplens.operators import DISCRETISATIONS, INITIALISATIONS
+from oplens.operators.trainable import initial_ring_poles, position_of
+from oplens.operators.travel import delay_limits
 
 ARCHITECTURES = ("plain", "reference")
 LARGEST_SIZE = (
@@ -118,6 +120,24 @@ class S4DConfig:
         Identity when omitted.
     initialisation : {"lin", "inv", "real"}
         Poles before training: S4D-Lin, S4D-Inv or S4D-Real (see :mod:`oplens.operators.initialisation`).
+    coupling : int, optional
+        Train every feature as a ring of d_state sites that hear each other up to so many sites away, 1 to d_state / 2: the coupling
+        weights, and no longer the poles, are parameters, and every wave decays whatever their values (see
+        :mod:`oplens.operators.trainable`). They start from the initialisation, cut at this reach. None: poles are the parameters.
+    phase_delay : float, optional
+        Angle in radians that the sites of every ring first hear each other late by, poles times exp(-i phase_delay); learned
+        afterwards, feature by feature, always inside the limits at which every wave decays. None: no delay. Rings may be delayed
+        whether they are trained by their coupling or by their poles.
+
+    Examples
+    --------
+    >>> S4DConfig(d_input=1, n_classes=2, d_state=16, coupling=2, phase_delay=0.01).ring_ordering
+    'stored'
+    >>> try:
+    ...     S4DConfig(d_input=1, n_classes=2, d_state=16, phase_delay=0.1)
+    ... except ArgumentError as error:
+    ...     print(str(error).split(":")[0], "|", str(error).split(";")[1])
+    S4DConfig(phase_delay=0.1) |  phases between -1.5708 and 0.0227325 keep every wave decaying.
     """
 
     d_input: int
@@ -136,6 +156,8 @@ class S4DConfig:
     sampling_rate: float | None = None
     preprocessing: Preprocessing | None = None
     initialisation: str = "lin"
+    coupling: int | None = None
+    phase_delay: float | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -165,6 +187,7 @@ class S4DConfig:
             raise ArgumentError(
                 f"S4DConfig(initialisation={self.initialisation!r}): choose one of {', '.join(INITIALISATIONS)}."
             )
+        self._check_ring()
         if not 0 <= self.dropout < 1:
             raise ArgumentError(f"S4DConfig(dropout={self.dropout}): must be at least 0 and below 1.")
         if not 0 < self.dt_min <= self.dt_max < math.inf:
@@ -194,9 +217,13 @@ class S4DConfig:
             if isinstance(value, bool) or not isinstance(value, numbers.Integral):
                 raise ArgumentError(f"S4DConfig({name}={value!r}): expected an integer.")
             object.__setattr__(self, name, int(value))
-        for name in ("dropout", "dt_min", "dt_max", "sampling_rate"):
+        if self.coupling is not None:
+            if isinstance(self.coupling, bool) or not isinstance(self.coupling, numbers.Integral):
+                raise ArgumentError(f"S4DConfig(coupling={self.coupling!r}): expected an integer or None.")
+            object.__setattr__(self, "coupling", int(self.coupling))
+        for name in ("dropout", "dt_min", "dt_max", "sampling_rate", "phase_delay"):
             value = getattr(self, name)
-            if value is None and name == "sampling_rate":
+            if value is None and name in ("sampling_rate", "phase_delay"):
                 continue
             if isinstance(value, bool) or not isinstance(value, numbers.Real):
                 raise ArgumentError(f"S4DConfig({name}={value!r}): expected a number.")
@@ -207,6 +234,35 @@ class S4DConfig:
             value = getattr(self, name)
             if isinstance(value, str) or not isinstance(value, Iterable):
                 raise ArgumentError(f"S4DConfig({name}={value!r}): give a sequence of names.")
+
+    def _check_ring(self) -> None:
+        if self.coupling is not None and not 1 <= self.coupling <= self.n_modes:
+            raise ArgumentError(
+                f"S4DConfig(coupling={self.coupling}): a ring of d_state={self.d_state} sites has neighbours 1 to {self.n_modes} sites "
+                "away; choose one of these distances, or None to train the poles."
+            )
+        phase = self.phase_delay
+        if phase is None:
+            return
+        if not math.isfinite(phase):
+            raise ArgumentError(
+                f"S4DConfig(phase_delay={phase}): give a finite angle in radians, or None for no delay."
+            )
+        poles = initial_ring_poles(self.initialisation, self.d_state, self.coupling)
+        if position_of(poles, phase) is None:
+            largest = float((poles.real * math.cos(phase) + poles.imag * math.sin(phase)).max())
+            low, high = (float(limit) for limit in delay_limits(poles))
+            start = "unstable" if largest > 0 else "too close to the limit to be learned from there"
+            raise ArgumentError(
+                f"S4DConfig(phase_delay={phase:g}): the rings would start {start}, their largest Re lambda would be {largest:.3g} "
+                f"(initialisation={self.initialisation!r}, d_state={self.d_state}, coupling={self.coupling}); phases between "
+                f"{low:.6g} and {high:.6g} keep every wave decaying."
+            )
+
+    @property
+    def ring_ordering(self) -> str:
+        """How modes stand on the rings: as "stored" where coupling was trained, else by "frequency" (:mod:`oplens.operators.ring`)."""
+        return "frequency" if self.coupling is None else "stored"
 
     @property
     def n_modes(self) -> int:

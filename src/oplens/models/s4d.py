@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from oplens.errors import ArgumentError
 from oplens.models.configuration import S4DConfig
-from oplens.operators import diagonal
+from oplens.operators import diagonal, trainable
 from oplens.operators.initialisation import initial_poles
 from oplens.operators.mixing import mixed_convolution, mixed_convolution_step
 
@@ -27,7 +27,10 @@ Mode = Literal["convolution", "recurrence", "step"]
 
 
 class S4DKernel(nn.Module):
-    """Parameters of the diagonal systems of one layer; every feature starts with the same poles."""
+    """Parameters of the diagonal systems of one layer; every feature starts with the same poles.
+
+    These are `log_A_real` and `A_imag`, as in the reference implementation, or the weights of coupled rings.
+    """
 
     def __init__(self, config: S4DConfig) -> None:
         super().__init__()
@@ -35,9 +38,26 @@ class S4DKernel(nn.Module):
         low, high = math.log(config.dt_min), math.log(config.dt_max)
         self.log_dt = nn.Parameter(torch.rand(d_model) * (high - low) + low)
         self.C = nn.Parameter(torch.view_as_real(torch.randn(d_model, n_modes, dtype=torch.cfloat)).clone())
-        sigma, omega = initial_poles(config.initialisation, config.d_state)
-        self.log_A_real = nn.Parameter(torch.log(sigma.repeat(d_model, 1)))
-        self.A_imag = nn.Parameter(omega.repeat(d_model, 1))
+        if config.coupling is None:
+            sigma, omega = initial_poles(config.initialisation, config.d_state)
+            self.log_A_real = nn.Parameter(torch.log(sigma.repeat(d_model, 1)))
+            self.A_imag = nn.Parameter(omega.repeat(d_model, 1))
+        else:
+            start = trainable.initial_coupling(config.initialisation, config.d_state, config.coupling)
+            self.log_decay = nn.Parameter(torch.full((d_model,), start.log_decay))
+            self.damping = nn.Parameter(torch.tensor(start.damping, dtype=torch.float32).repeat(d_model, 1))
+            self.coupling = nn.Parameter(torch.tensor(start.coupling, dtype=torch.float32).repeat(d_model, 1))
+        if config.phase_delay is not None:
+            poles = trainable.initial_ring_poles(config.initialisation, config.d_state, config.coupling)
+            position = trainable.position_of(poles, config.phase_delay)
+            assert position is not None, "refused by the configuration"
+            self.delay_position = nn.Parameter(torch.full((d_model,), position.item()))
+
+    def undelayed_poles(self, coupled: bool) -> Tensor:
+        """Poles (d_model, P) complex128 before any phase delay."""
+        if coupled:
+            return trainable.coupled_poles(self.log_decay, self.damping, self.coupling, self.C.shape[1])
+        return torch.complex(-torch.exp(self.log_A_real.double()), self.A_imag.double())
 
 
 class S4DLayer(nn.Module):
@@ -46,6 +66,7 @@ class S4DLayer(nn.Module):
     def __init__(self, config: S4DConfig) -> None:
         super().__init__()
         self.discretisation = config.discretisation
+        self.coupled, self.delayed = config.coupling is not None, config.phase_delay is not None
         self.D = nn.Parameter(torch.randn(config.d_model))
         self.kernel = S4DKernel(config)
         if config.architecture == "reference":
@@ -60,9 +81,16 @@ class S4DLayer(nn.Module):
         return convolution
 
     def poles(self) -> Tensor:
-        """Continuous-time poles (d_model, P) complex128, per unit model time."""
-        k = self.kernel
-        return torch.complex(-torch.exp(k.log_A_real.double()), k.A_imag.double())
+        """Continuous-time poles (d_model, P) complex128 per unit model time, with the phase delay in them."""
+        poles = self.kernel.undelayed_poles(self.coupled)
+        return trainable.delayed_poles(poles, self.kernel.delay_position) if self.delayed else poles
+
+    def phase_delay(self) -> Tensor:
+        """Phase delay phi of each feature's ring in radians, (d_model,): poles() times exp(i phi) are those of the ring without it."""
+        poles = self.kernel.undelayed_poles(self.coupled)
+        if not self.delayed:
+            return poles.real.new_zeros(len(poles))
+        return trainable.phase_delay(poles, self.kernel.delay_position)
 
     def dt(self) -> Tensor:
         """Model time per step, (d_model,) float64."""

@@ -112,9 +112,15 @@ def _fill(model: S4D, tensors: dict[str, Tensor], where: str) -> S4D:
     model.load_state_dict({name: tensor.to(dtype) for name, tensor in tensors.items()})
     for name, tensor in model.state_dict().items():
         # Steps and decay rates are exponentials of what is stored.
-        if name.endswith((".log_dt", ".log_A_real")) and not bool(torch.isfinite(torch.exp(tensor.double())).all()):
+        stored = name.endswith((".log_dt", ".log_A_real", ".log_decay"))
+        if stored and not bool(torch.isfinite(torch.exp(tensor.double())).all()):
             raise CheckpointError(
                 f"{where}: {name} reaches {float(tensor.max()):g}, whose exponential overflows; these are no trained weights."
+            )
+    for index in range(model.config.n_layers):
+        if not bool(torch.isfinite(model.layer(index).poles().abs()).all()):
+            raise CheckpointError(
+                f"{where}: the coupling of layer {index} gives poles beyond the largest number; these are no trained weights."
             )
     return model.eval()
 

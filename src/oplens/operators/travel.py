@@ -178,8 +178,12 @@ def delay_limits(poles: Tensor) -> tuple[Tensor, Tensor]:
     >>> round(low.item(), 4), round(high.item(), 4)
     (-1.5708, 0.005)
     """
-    angle = torch.atan2(poles.imag, -poles.real)
-    return -math.pi / 2 - angle.amin(1), math.pi / 2 - angle.amax(1)
+    decay, frequency = -poles.real, poles.imag
+    angle = torch.atan2(frequency, decay)
+    # Of a wave that decays the angle left to the axis itself: as a difference from pi/2 it loses its digits where a wave hardly decays.
+    above = torch.where(decay > 0, torch.atan2(decay, frequency), math.pi / 2 - angle)
+    below = torch.where(decay > 0, torch.atan2(decay, -frequency), math.pi / 2 + angle)
+    return -below.amin(1), above.amin(1)
 
 
 def delay(ring: Ring, phase: float) -> Ring:
