@@ -1,12 +1,19 @@
 """Accounts of stacks against automatic differentiation of a network written here, its gates, scales and GELU factors detached."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from oplens.errors import ArgumentError
 from oplens.explanation import Bands, CentredLogits, Channels, LayerWaves, Margin, Waves, Windows, expand
+from oplens.explanation.stacks import _wave_products
 from oplens.models import S4D, Preprocessing, S4DConfig, load_checkpoint
+from oplens.operators import diagonal
 
 RATE = 40.0
 
@@ -124,7 +131,7 @@ def check_layers(model, cases, target, tolerance=1e-10):
 
 
 @pytest.mark.parametrize("prenorm", [False, True])
-@pytest.mark.parametrize("n_layers", [1, 2, 3])
+@pytest.mark.parametrize("n_layers", [1, 2, 3, 4])
 def test_layer_waves_equal_gradients(n_layers, prenorm):
     ds = check_layers(make_model(n_layers, prenorm), make_cases(0), CentredLogits())
     assert ds["layer_share"].dims == ("case", "class", "layer", "feature", "wave")
@@ -193,7 +200,7 @@ def check_inputs(model, cases, by, slow, target, tolerance=1e-10):
 
 @pytest.mark.parametrize(("by", "slow"), PARTITIONS)
 @pytest.mark.parametrize("prenorm", [False, True])
-@pytest.mark.parametrize("n_layers", [2, 3])
+@pytest.mark.parametrize("n_layers", [2, 3, 4])
 def test_input_parts_equal_frozen_gradient_times_input(n_layers, prenorm, by, slow):
     check_inputs(make_model(n_layers, prenorm), make_cases(0), by, slow, CentredLogits())
     check_inputs(make_model(n_layers, prenorm, seed=1), make_cases(1), by, slow, Margin("y", "z"))
@@ -201,7 +208,7 @@ def test_input_parts_equal_frozen_gradient_times_input(n_layers, prenorm, by, sl
 
 def test_the_frozen_network_here_has_the_models_logits():
     """What the oracles rest on: freezing changes gradients, not values."""
-    for n_layers, prenorm in ((1, False), (2, True), (3, False)):
+    for n_layers, prenorm in ((1, False), (2, True), (3, False), (4, True), (4, False)):
         model = make_model(n_layers, prenorm)
         network = Network(model)
         for raw in make_cases(4):
@@ -257,3 +264,48 @@ def test_one_case_chunks_and_order_do_not_matter(n_layers, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("oplens.explanation.training.BATCH_BYTES", 1)
             assert np.abs(op.explain(cases, by=by)[name].values - whole[name].values).max() < 1e-12 * scale
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 16, 31])
+def test_products_with_waves_equal_the_mode_kernels(length):
+    system = make_model(1, False).layer(0).system()
+    signal = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 4, length)))
+    expected = torch.einsum("tbhl,hpl->tbhp", signal, diagonal.mode_kernels(system, length))
+    torch.testing.assert_close(_wave_products(system, signal), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("by", "words"), [(LayerWaves(), r"by=LayerWaves\(\)"), ((Channels(), Windows(3)), r"by=\(Channels.*Windows")]
+)
+def test_results_above_the_limit_are_refused_before_work_starts(by, words):
+    op = expand(make_model(2, False), make_cases(0))
+    with pytest.raises(ArgumentError, match=rf"explain\({words}.*would hold.*fewer cases"):
+        op.explain(make_cases(0), by=by, memory_limit=100)
+
+
+MEMORY = """
+import json, resource, sys
+import numpy as np, torch
+from oplens.explanation import Bands, Channels, LayerWaves, Windows, expand
+from oplens.models import S4D, S4DConfig
+torch.manual_seed(0)
+model = S4D(S4DConfig(3, 10, 128, 64, 4, "reference", prenorm=bool(int(sys.argv[1])), sampling_rate=100.0))
+X = np.random.default_rng(0).normal(size=(8, 3, 784))
+op = expand(model, X)
+worst = 0.0
+for by in (LayerWaves(), (Channels(), Bands(), Windows(8))):
+    ds = op.explain(X, by=by)
+    worst = max(worst, float((abs(ds.completeness_residual) / ds.sum_abs_terms).max()))
+print(json.dumps([worst, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prenorm", [False, True])
+def test_four_layers_of_128_features_and_784_steps_fit_in_4_gib(prenorm):
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(int(prenorm))], capture_output=True, text=True, check=True, timeout=600
+    )
+    residual, gib = json.loads(done.stdout.strip().splitlines()[-1])
+    assert residual < 1e-12
+    assert gib < 4  # measured 0.6

@@ -11,7 +11,8 @@ Input parts: frozen factors make the network affine in x, R_{l-1} = R' + (adjoin
 inner product with the gradient R_0 E. The two accounts are never mixed.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,83 +63,76 @@ def explain_stack(
             f"explain(by=Waves()): a stack of {op.model.config.n_layers} layers has waves in every layer and no order axis; use "
             "by=LayerWaves(), or Channels(), Bands(), Windows(n)."
         )
-    if isinstance(parts[0], LayerWaves):
-        return _layer_waves(op, data, labels, parts, target, memory_limit)
-    return _input_parts(op, data, labels, parts, target, memory_limit)
-
-
-def _layer_waves(
-    op: "ExplicitOperator",
-    data: SequenceData,
-    labels: NDArray[np.str_] | None,
-    parts: tuple[Any, ...],
-    target: Target,
-    memory_limit: int,
-) -> "xr.Dataset":
     import xarray as xr
 
     config = op.model.config
+    account = _layer_waves(op) if isinstance(parts[0], LayerWaves) else _input_parts(op, parts)
     directions = target.directions(config.classes)
-    values = len(data.X) * len(directions) * config.n_layers * config.d_model * (config.n_modes + 1)
-    check_memory(values, memory_limit, "explain(by=LayerWaves())", "explain fewer cases at a time")
+    call = f"explain(by={parts[0] if len(parts) == 1 else parts})"
+    check_memory(len(data.X) * len(directions) * account.values, memory_limit, call, account.cure)
     towards = torch.from_numpy(directions)
     traces = _traces(op.model, data, len(directions))
-    found = gather((_account(op.model, trace, towards) for trace, _ in traces), {})
-    lead = _lead(target)
-    axes = {
-        "layer_share": ((*lead, "layer", "feature", "wave"), "share of a wave of a layer through the residual path"),
-        "layer_skip_share": ((*lead, "layer", "feature"), "share of a feature's skip D u in a layer"),
-        "residual_share": (lead, "the encoder's residual stream"),
-        "constant": (lead, "biases and norm shifts, weighed by frozen factors"),
-        "target": (lead, "explained number, from the model's own convolution"),
-    }
-    variables = _described(found, axes, target)
-    coords = {**case_coords(op, data, labels, found["logits"]), **_layer_coords(op)}
+    found = gather(
+        (
+            {**account.terms(trace, steps, towards), "target": trace.logits @ towards.T, "logits": trace.logits}
+            for trace, steps in traces
+        ),
+        {},
+    )
+    coords = {**case_coords(op, data, labels, found["logits"]), **account.coords}
     coords["class"] = ("class", np.array(config.classes, dtype=object))
-    ds = xr.Dataset(variables, coords=coords, attrs=attributes(op, parts, target, data, "conditional", FROZEN))
-    return complete(ds, ("layer_share", "layer_skip_share", "residual_share", "constant"))
-
-
-def _input_parts(
-    op: "ExplicitOperator",
-    data: SequenceData,
-    labels: NDArray[np.str_] | None,
-    parts: tuple[Any, ...],
-    target: Target,
-    memory_limit: int,
-) -> "xr.Dataset":
-    import xarray as xr
-
-    config = op.model.config
-    decomposition = decompose(parts, config, op.system)
-    assert isinstance(decomposition, InputDecomposition)
-    directions = target.directions(config.classes)
-    values = len(data.X) * len(directions) * decomposition.n_parts
-    check_memory(values, memory_limit, "explain", "explain fewer cases at a time, or coarser parts")
-    towards = torch.from_numpy(directions)
-    traces = _traces(op.model, data, len(directions))
-    accounts = (_input_account(op.model, trace, lengths, towards, decomposition) for trace, lengths in traces)
-    arrays = gather(accounts, {})
-    lead = _lead(target)
-    axes = {
-        "full_share": ((*lead, *decomposition.dims), "share of a part of the input through the frozen network"),
-        "source_full_share": ((*lead, "source"), "input that no part covers"),
-        "full_constant": (lead, "biases and norm shifts, passed on by frozen factors"),
-        "target": (lead, "explained number, from the model's own convolution"),
-    }
-    coords = {**case_coords(op, data, labels, arrays["logits"]), **part_coords(op, decomposition, parts)}
-    coords["class"] = ("class", np.array(config.classes, dtype=object))
-    if decomposition.covers:
-        del axes["source_full_share"]
-    else:
-        coords["source"] = ("source", np.array(decomposition.sources[1:], dtype=object))
     attrs = attributes(op, parts, target, data, "conditional", FROZEN)
-    ds = xr.Dataset(_described(arrays, axes, target), coords=coords, attrs=attrs)
-    return complete(ds, tuple(name for name in axes if name != "target"))
+    ds = xr.Dataset(_described(found, account.lines, target), coords=coords, attrs=attrs)
+    return complete(ds, tuple(account.lines))
 
 
-def _lead(target: Target) -> tuple[str, ...]:
-    return ("case", "class") if target.per_class else ("case",)
+@dataclass(frozen=True)
+class _Account:
+    """One of the two accounts: what it computes of a batch, and how a result names it."""
+
+    terms: Callable[[Trace, Tensor, Tensor], dict[str, Tensor]]  # trace, lengths, directions -> variables, cases first
+    lines: dict[
+        str, tuple[tuple[str, ...], str]
+    ]  # variables that sum to the target: dimensions after the lead, long name
+    coords: dict[str, Any]
+    values: int  # of the largest variable, per case and target
+    cure: str  # when they would not fit
+
+
+def _layer_waves(op: "ExplicitOperator") -> _Account:
+    config, model = op.model.config, op.model
+    return _Account(
+        lambda trace, _, directions: _layer_terms(model, trace, directions),
+        {
+            "layer_share": (("layer", "feature", "wave"), "share of a wave of a layer through the residual path"),
+            "layer_skip_share": (("layer", "feature"), "share of a feature's skip D u in a layer"),
+            "residual_share": ((), "the encoder's residual stream"),
+            "constant": ((), "biases and norm shifts, weighed by frozen factors"),
+        },
+        _layer_coords(op),
+        config.n_layers * config.d_model * (config.n_modes + 1),
+        "explain fewer cases at a time",
+    )
+
+
+def _input_parts(op: "ExplicitOperator", parts: tuple[Any, ...]) -> _Account:
+    model, decomposition = op.model, decompose(parts, op.model.config, op.system)
+    assert isinstance(decomposition, InputDecomposition)
+    lines: dict[str, tuple[tuple[str, ...], str]] = {
+        "full_share": (decomposition.dims, "share of a part of the input through the frozen network")
+    }
+    coords = part_coords(op, decomposition, parts)
+    if not decomposition.covers:
+        lines["source_full_share"] = (("source",), "input that no part covers")
+        coords["source"] = ("source", np.array(decomposition.sources[1:], dtype=object))
+    lines["full_constant"] = ((), "biases and norm shifts, passed on by frozen factors")
+    return _Account(
+        lambda trace, lengths, directions: _input_terms(model, trace, lengths, directions, decomposition),
+        lines,
+        coords,
+        decomposition.n_parts,
+        "explain fewer cases at a time, or coarser parts",
+    )
 
 
 def _traces(model: S4D, data: SequenceData, n_targets: int) -> Iterator[tuple[Trace, Tensor]]:
@@ -148,7 +142,7 @@ def _traces(model: S4D, data: SequenceData, n_targets: int) -> Iterator[tuple[Tr
             yield model.trace(raw, lengths), lengths
 
 
-def _input_account(
+def _input_terms(
     model: S4D, trace: Trace, lengths: Tensor, directions: Tensor, decomposition: InputDecomposition
 ) -> dict[str, Tensor]:
     """The account of input parts: one entry per variable, cases first."""
@@ -158,12 +152,10 @@ def _input_account(
         "full_share": share.transpose(0, 1),
         "source_full_share": sources[..., 1:].transpose(0, 1),
         "full_constant": constant,
-        "target": trace.logits @ directions.T,
-        "logits": trace.logits,
     }
 
 
-def _account(model: S4D, trace: Trace, directions: Tensor) -> dict[str, Tensor]:
+def _layer_terms(model: S4D, trace: Trace, directions: Tensor) -> dict[str, Tensor]:
     """The layer-wave account: one entry per variable, cases first."""
     R, constant = _start(model, trace, directions)
     waves, skips = [], []
@@ -173,19 +165,33 @@ def _account(model: S4D, trace: Trace, directions: Tensor) -> dict[str, Tensor]:
         constant = constant + added
         system = layer.system()
         u, q = values.u.transpose(1, 2), Q.transpose(2, 3)
-        kernels = diagonal.mode_kernels(system, u.shape[-1])
-        waves.append(torch.einsum("tbhl,hpl->tbhp", diagonal.correlate(q, u), kernels))
+        waves.append(_wave_products(system, diagonal.correlate(q, u)))
         skips.append(system.D * (q * u).sum(-1))
     residual = R @ model.encoder.weight
-    share = torch.stack(waves[::-1], dim=2).transpose(0, 1)
     return {
-        "layer_share": share,
+        "layer_share": torch.stack(waves[::-1], dim=2).transpose(0, 1),
         "layer_skip_share": torch.stack(skips[::-1], dim=2).transpose(0, 1),
         "residual_share": torch.einsum("tbld,bld->bt", residual, trace.x),
         "constant": constant + (R.sum(2) @ model.encoder.bias).T,
-        "target": trace.logits @ directions.T,
-        "logits": trace.logits,
     }
+
+
+def _wave_products(system: diagonal.DiagonalSystem, signal: Tensor) -> Tensor:
+    """2 Re(C_n b_n sum_l a_n^l signal(l)) of a signal (..., d_model, length): (..., d_model, P).
+
+    With l = block i + j the sum is taken over j, then over i, so no tensor of d_model x P x length exponentials is formed
+    (measured 5x faster than that at 128 features, 32 modes and 784 steps).
+    """
+    length = signal.shape[-1]
+    block = math.isqrt(length - 1) + 1
+    count = -(-length // block)
+    rows = torch.nn.functional.pad(signal, (0, block * count - length)).unflatten(-1, (count, block))
+    steps = torch.arange(max(block, count), dtype=signal.dtype)
+    fine = torch.exp(system.log_a[..., None] * steps[:block])
+    coarse = 2 * (system.C * system.b)[..., None] * torch.exp(system.log_a[..., None] * (block * steps[:count]))
+    real = torch.einsum("...hij,hpj->...hpi", rows, fine.real)
+    imag = torch.einsum("...hij,hpj->...hpi", rows, fine.imag)
+    return (coarse.real * real - coarse.imag * imag).sum(-1)
 
 
 def frozen_gradient(model: S4D, trace: Trace, directions: Tensor) -> tuple[Tensor, Tensor]:
@@ -265,13 +271,15 @@ def _layer_coords(op: "ExplicitOperator") -> dict[str, Any]:
 
 
 def _described(
-    values: dict[str, NDArray[np.float64]], axes: dict[str, tuple[tuple[str, ...], str]], target: Target
+    values: dict[str, NDArray[np.float64]], lines: dict[str, tuple[tuple[str, ...], str]], target: Target
 ) -> dict[str, Any]:
     variables: dict[str, Any] = {}
-    for name, (dims, text) in axes.items():
+    lead = ("case", "class") if target.per_class else ("case",)
+    exact = "explained number, from the model's own convolution"
+    for name, (dims, text) in {**lines, "target": ((), exact)}.items():
         array = values[name] if target.per_class else values[name].squeeze(axis=1)
         claim = "exact" if name == "target" else "conditional"
-        variables[name] = (dims, array, {"units": "logit", "long_name": text, "claim": claim})
+        variables[name] = ((*lead, *dims), array, {"units": "logit", "long_name": text, "claim": claim})
     described = {"units": "logit", "long_name": "logits of the model", "claim": "exact"}
     variables["logits"] = (("case", "class"), values["logits"], described)
     return variables
