@@ -99,7 +99,7 @@ def initial_coupling(initialisation: str, d_state: int, reach: int) -> CouplingS
     sigma, omega = _by_frequency(initialisation, d_state)
     modes = d_state // 2
     even = dct(sigma, type=2)[: min(reach, modes - 1) + 1] / d_state
-    size = 1 << (16 * d_state).bit_length()
+    size = 1 << (8 * d_state - 1).bit_length()
     spread = np.zeros(size)
     spread[: len(even)] = even
     spread[size - len(even) + 1 :] = even[:0:-1]
