@@ -1,0 +1,364 @@
+r"""A layer's features as rings (design: :mod:`oplens.operators.ring`): what travels on them in given cases, and what training changed.
+
+Per feature, with s the states that the layer runs through on its own input u,
+
+    r+(t) = F[:, :P] s(t),    z(t) = sum_j w_j 2 Re r+_j(t) + D u(t)
+
+so the picture of abs(r+) is the model itself: the second equation is evaluated in every call and compared with the model's own
+convolution (`ring_residual`). Rates are those of the steps the model takes: its poles with zero-order hold, log(a) / dt with the
+bilinear rule. Poles before training are those of the configured initialisation, taken with the trained step (its initial value is
+random and not kept).
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oplens.data import SequenceData, as_sequences
+from oplens.errors import ArgumentError
+from oplens.explanation.explain import case_coords, check_memory
+from oplens.explanation.parts import LayerWaves
+from oplens.explanation.training import check_channels
+from oplens.models.configuration import S4DConfig
+from oplens.models.s4d import S4DLayer
+from oplens.operators import diagonal, travel
+from oplens.operators.initialisation import initial_poles
+from oplens.operators.ring import (
+    ORDERINGS,
+    Ring,
+    analytic_half,
+    basis,
+    build_ring,
+    signed_coupling,
+    site_weights,
+)
+from oplens.operators.trainable import initial_ring_poles
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from oplens.explanation.operator import ExplicitOperator
+
+SHOWN = 3  # features of the default choice
+PEAK_STEPS = (
+    2**14
+)  # a longer revolution is not followed step by step: the envelope (site, step) would take over 16 MB per feature
+
+_Variable = tuple[tuple[str, ...], Any, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class LayerRings:
+    """Rings of some features of a layer.
+
+    Parameters
+    ----------
+    system : DiagonalSystem
+        Of these features, modes as stored.
+    ring : Ring
+        In model time; rates are those of the steps taken.
+    stepped : Ring
+        The same waves per step, angles not wrapped, with what a step of input adds to each.
+    weights : Tensor, (n_features, N)
+        z = sum_j weights_j r_j + D u.
+    poles : Tensor, (n_features, P)
+        Continuous-time poles, as stored.
+    dt : Tensor, (n_features,)
+    aliased : Tensor, (n_features, P) bool
+        By wavenumber: turns by more than pi in a step of zero-order hold.
+    """
+
+    system: diagonal.DiagonalSystem
+    ring: Ring
+    stepped: Ring
+    weights: Tensor
+    poles: Tensor
+    dt: Tensor
+    aliased: Tensor
+
+
+def layer_rings(layer: S4DLayer, features: Sequence[int], ordering: str, poles: Tensor | None = None) -> LayerRings:
+    """Rings of a layer's features; `poles` (P,) take the place of the layer's own, its steps and output weights staying."""
+    with torch.no_grad():
+        own, dt = layer.system(), layer.dt()[list(features)]
+        chosen = layer.poles()[list(features)]
+        chosen = chosen if poles is None else poles.to(chosen.dtype).expand_as(chosen).contiguous()
+        system = diagonal.discretise(
+            chosen, own.C[list(features)], own.D[list(features)], dt, method=layer.discretisation
+        )
+    zoh = layer.discretisation == "zoh"
+    ring = build_ring(chosen if zoh else system.log_a / dt[:, None], ordering)
+    entering = analytic_half(ring, system.b[None, ..., None])[0, ..., 0]  # one step of input, on the sites
+    inputs = entering @ basis(ring.n_modes)[:, : ring.n_modes].conj()
+    stepped = dataclasses.replace(ring, rates=ring.rates * dt[:, None], inputs=inputs, unit="step")
+    aliased = stepped.rates.imag.abs() > math.pi if zoh else torch.zeros(ring.rates.shape, dtype=torch.bool)
+    return LayerRings(system, ring, stepped, site_weights(ring, system.C), chosen, dt, aliased)
+
+
+def untrained_poles(config: S4DConfig) -> Tensor:
+    """Poles (P,) complex128 that every feature of a model starts from, as stored."""
+    if config.coupling is None:
+        sigma, omega = initial_poles(config.initialisation, config.d_state)
+        poles = torch.complex(-sigma.double(), omega.double())
+    else:
+        poles = initial_ring_poles(config.initialisation, config.d_state, config.coupling)[0]
+    phase = config.phase_delay or 0.0
+    return poles * complex(math.cos(phase), -math.sin(phase))
+
+
+def ring_view(
+    op: "ExplicitOperator",
+    X: Any,
+    cases: Sequence[int] = (0,),
+    features: Sequence[int] | None = None,
+    layer: int = 0,
+    ordering: str | None = None,
+    *,
+    every: int = 1,
+    memory_limit: int = 2 * 2**30,
+) -> "xr.Dataset":
+    """Work behind :meth:`ExplicitOperator.ring`."""
+    import xarray as xr
+
+    data = as_sequences(X)
+    check_channels(op.model, data, "ring")
+    rows = _indices("cases", cases, data.n_cases, "there are cases")
+    ordering = op.model.config.ring_ordering if ordering is None else ordering
+    _check(op, layer, ordering, every)
+    picked = data.select(rows)
+    rule, importance = "as asked for", None
+    if features is None:
+        chosen, importance = _largest(op, picked, layer)
+        rule = (
+            f"the {len(chosen)} features whose rings (all their waves) have the largest mean absolute share in the decisions of the "
+            "chosen cases"
+        )
+    else:
+        chosen = _indices("features", features, op.model.config.d_model, "a layer has features")
+    length, config = int(picked.lengths.max()), op.model.config
+    values = len(rows) * len(chosen) * (config.d_state + 1) * -(-length // every)
+    check_memory(values, memory_limit, "ring", "show fewer cases or features, or keep every n-th step with every=n")
+    rings = layer_rings(op.model.layer(layer), chosen, ordering)
+    before = layer_rings(op.model.layer(layer), chosen, ordering, untrained_poles(config))
+    found, logits = _trajectories(op, picked, rings, chosen, layer, every)
+    variables = {**found, **_wave_variables(rings, before), **_site_variables(rings, before, config.sampling_rate)}
+    delayed = op.model.layer(layer).phase_delay()[chosen].detach().numpy()
+    words = "phase delay between sites that the model was trained with, part of its poles"
+    variables["phase_delay"] = (("feature",), delayed, _text("rad", words, "exact"))
+    if importance is not None:
+        words = "mean absolute share of the feature's ring in the decisions of the chosen cases"
+        variables["mean_share"] = (("feature",), importance, _text("logit", words, "measured"))
+    coords = {**case_coords(op, picked, picked.y, logits), **_coords(op, rings, chosen, length, every)}
+    coords["case"] = ("case", np.array(rows))
+    return xr.Dataset(variables, coords=coords, attrs=_attributes(op, data, layer, ordering, every, rule))
+
+
+def _check(op: "ExplicitOperator", layer: Any, ordering: str, every: Any) -> None:
+    n_layers = op.model.config.n_layers
+    if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < n_layers:
+        raise ArgumentError(f"ring(layer={layer!r}): the model has layers 0 to {n_layers - 1}, counted from the input.")
+    if ordering not in ORDERINGS:
+        raise ArgumentError(f"ring(ordering={ordering!r}): choose one of {', '.join(ORDERINGS)}.")
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ArgumentError(f"ring(every={every!r}): keep every n-th step, n a whole number of at least 1.")
+
+
+def _indices(name: str, values: Any, count: int, have: str) -> list[int]:
+    found = np.atleast_1d(np.asarray(values))
+    if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "iu":
+        raise ArgumentError(f"ring({name}={values!r}): give a non-empty sequence of whole numbers.")
+    if found.min() < 0 or found.max() >= count:
+        raise ArgumentError(f"ring({name}={found.tolist()}): {have} 0 to {count - 1}.")
+    if len(set(found.tolist())) < found.size:
+        raise ArgumentError(f"ring({name}={found.tolist()}): one is named twice; give each once.")
+    return [int(value) for value in found]
+
+
+def _largest(op: "ExplicitOperator", data: SequenceData, layer: int) -> tuple[list[int], NDArray[np.float64]]:
+    """Features of largest mean absolute share (frozen factors: any architecture and layer), and that share in logit units."""
+    if op.model.config.n_classes < 2:
+        raise ArgumentError(
+            "ring(features=None): a model with one class decides nothing, so no feature matters most; name some with features=[0, 1]."
+        )
+    share = op.explain(data, by=LayerWaves())["layer_share"].isel(layer=layer).sum("wave")
+    size = abs(share).mean([dim for dim in share.dims if dim != "feature"]).values
+    chosen = np.argsort(-size, kind="stable")[:SHOWN]
+    return chosen.tolist(), size[chosen]
+
+
+def _trajectories(
+    op: "ExplicitOperator", data: SequenceData, rings: LayerRings, features: list[int], layer: int, every: int
+) -> tuple[dict[str, _Variable], NDArray[np.float64]]:
+    """Envelope and input of every case at the steps kept, and by how much the ring misses the model's pre-activation."""
+    length = int(data.lengths.max())
+    shape = (data.n_cases, len(features), -(-length // every))
+    envelope = np.full((*shape[:2], rings.ring.n_sites, shape[2]), np.nan)
+    drive, missed, logits = np.full(shape, np.nan), np.zeros(shape[:2]), []
+    for row, steps in enumerate(data.lengths.tolist()):
+        x = torch.from_numpy(np.ascontiguousarray(data.X[row, :, :steps].T, dtype=np.float64))
+        with torch.no_grad():
+            trace = op.model.trace(x[None])
+        u, z = (value[..., features].transpose(1, 2) for value in (trace.layers[layer].u, trace.layers[layer].z))
+        logits.append(trace.logits[0].numpy())
+        kept = np.arange(0, steps, every)
+        drive[row, :, : len(kept)] = u[0, :, kept].numpy()
+        worst = torch.zeros(len(features), dtype=torch.float64)
+        for start, s in diagonal.states(rings.system, u):
+            stop = start + s.shape[-1]
+            r = analytic_half(rings.ring, s)
+            own = torch.einsum("hj,bhjt->bht", rings.weights, 2 * r.real) + rings.system.D[:, None] * u[..., start:stop]
+            worst = torch.maximum(worst, (own - z[..., start:stop]).abs().amax((0, 2)))
+            inside = np.flatnonzero((kept >= start) & (kept < stop))
+            envelope[row, :, :, inside] = np.moveaxis(r.abs()[0].numpy()[..., kept[inside] - start], -1, 0)
+        scale = z.abs().amax((0, 2))
+        missed[row] = (worst / torch.where(scale > 0, scale, torch.ones_like(scale))).numpy()
+    lead = ("case", "feature")
+    return {
+        "envelope": ((*lead, "site", "time"), envelope, _text("1", "abs(r+), amplitude of the ring", "exact")),
+        "drive": ((*lead, "time"), drive, _text("1", "input u of the feature's ring", "exact")),
+        "ring_residual": (
+            lead,
+            missed,
+            _text("1", "largest miss of the pre-activation got from the ring, over its largest value", "measured"),
+        ),
+    }, np.stack(logits)
+
+
+def _wave_variables(rings: LayerRings, before: LayerRings) -> dict[str, _Variable]:
+    """Dispersion by wavenumber, after and before training, and which stored mode a wavenumber carries."""
+    axes = ("feature", "wavenumber")
+    found: dict[str, _Variable] = {}
+    for suffix, when, own in (("", "", rings), ("_before", " before training", before)):
+        waves = travel.dispersion(own.ring)
+        group = torch.nn.functional.pad(waves.group_velocity, (0, 1), value=math.nan)
+        named = {
+            "frequency": (waves.frequency, "rad / model time", "frequency omega of the wave"),
+            "decay": (waves.decay, "1 / model time", "decay rate sigma of the wave"),
+            "phase_velocity": (waves.phase_velocity, "sites / model time", "phase velocity"),
+            "group_velocity": (group, "sites / model time", "group velocity between this wavenumber and the next"),
+        }
+        for name, (value, units, words) in named.items():
+            found[name + suffix] = (axes, value.numpy(), _text(units, words + when, "exact"))
+    words = "stored mode at this wavenumber"
+    found["wavenumber_mode"] = (axes, rings.ring.order.numpy(), _text("1", words, "exact"))
+    words = "the conjugate of the stored mode is meant"
+    found["conjugated"] = (axes, rings.ring.conjugated.numpy(), _text("1", words, "exact"))
+    words = "turns by more than half a turn per step, so it is heard at a lower frequency"
+    found["aliased"] = (axes, rings.aliased.numpy(), _text("1", words, "exact"))
+    return found
+
+
+def _site_variables(rings: LayerRings, before: LayerRings, rate: float | None) -> dict[str, _Variable]:
+    """Coupling, what enters and leaves at each site, which past it holds, and the limits of a phase delay."""
+    seconds, per = ("s" if rate else "steps"), rate or 1.0
+    feature, site = ("feature",), ("feature", "site")
+    entering = 2 * analytic_half(rings.ring, rings.system.b[None, ..., None])[0, ..., 0].real
+    low, high = travel.delay_limits(rings.poles)
+    now, then = past(rings.stepped), past(before.stepped)
+    table: dict[str, tuple[tuple[str, ...], Any, str, str, str]] = {
+        "injection": (site, entering, "1", "what one step of unit input adds to r at a site", "exact"),
+        "readout": (site, rings.weights, "1", "weight of r at a site on the pre-activation", "exact"),
+        "site_lag": (site, now["lag"] / per, seconds, "time since the input now passing this site entered", "measured"),
+        "peak_lag": (site, now["peak_lag"] / per, seconds, "time at which an impulse is largest at a site", "measured"),
+        "lag_agreement": (feature, now["agreement"], "1", "correlation of lag with peak_lag over inner sites", "measured"),
+        "velocity": (feature, now["velocity"], "sites/step", "median group velocity", "measured"),
+        "velocity_before": (feature, then["velocity"], "sites/step", "median group velocity before training", "measured"),
+        "revolution": (feature, now["revolution"] / per, seconds, "time until an input is back at site 0", "measured"),
+        "resolution": (feature, now["resolution"] / per, seconds, "time between inputs that sites can tell apart", "measured"),
+        "energy_left": (feature, now["earlier"], "1", "energy an impulse has left after one revolution", "measured"),
+        "delay_low": (feature, low, "rad", "lower limit of further phase delays that keep every wave decaying", "exact"),
+        "delay_high": (feature, high, "rad", "upper limit of further phase delays that keep every wave decaying", "exact"),
+        "largest_rate": (feature, rings.poles.real.amax(1), "1 / model time", "largest Re lambda", "exact"),
+    }  # fmt: skip
+    found = {
+        name: (dims, value.numpy(), _text(units, words, claim)) for name, (dims, value, units, words, claim) in table.items()
+    }  # fmt: skip
+    for suffix, when, own in (("", "", rings), ("_before", " before training", before)):
+        words = f"weight w(d) of a site on the site d further{when}; the sign turns at the seam"
+        value = signed_coupling(own.ring)[1].numpy()
+        found["coupling" + suffix] = (("feature", "displacement"), value, _text("1 / model time", words, "exact"))
+    return found
+
+
+def past(stepped: Ring) -> dict[str, Tensor]:
+    """Which past a site holds, in steps, feature by feature; NaN where nothing travels (one mode, or a median group velocity of 0).
+
+    `lag` and `peak_lag` (n_features, N); `velocity`, `revolution`, `resolution`, `earlier` and `agreement` (n_features,): the
+    correlation of both lags over all sites but the first and last passed, where what enters outshines what has been around.
+    """
+    count, sites = stepped.rates.shape[0], stepped.n_sites
+    names = ("velocity", "revolution", "resolution", "earlier", "agreement")
+    found = {name: torch.full((count,), math.nan, dtype=torch.float64) for name in names}
+    found |= {name: torch.full((count, sites), math.nan, dtype=torch.float64) for name in ("lag", "peak_lag")}
+    if stepped.n_modes < 2:
+        return found
+    moving = travel.dispersion(stepped).group_velocity.quantile(0.5, dim=1) != 0
+    for feature in moving.nonzero().flatten().tolist():
+        one = slice(feature, feature + 1)
+        fields = {name: getattr(stepped, name)[one] for name in ("rates", "inputs", "order", "conjugated")}
+        own = dataclasses.replace(stepped, **fields)
+        held = travel.lag_map(own)
+        for name in ("lag", "velocity", "revolution", "resolution", "earlier"):
+            found[name][feature] = getattr(held, name)[0]
+        length = math.ceil(held.revolution.item())
+        if length <= PEAK_STEPS:
+            peaks = travel.peak_lags(own, length)[0].double()
+            found["peak_lag"][feature] = peaks
+            inner = held.lag[0].argsort()[1:-1]
+            pair = torch.stack((held.lag[0][inner], peaks[inner]))
+            if sites > 4 and bool((pair.std(1) > 0).all()):
+                found["agreement"][feature] = torch.corrcoef(pair)[0, 1]
+    return found
+
+
+def _coords(op: "ExplicitOperator", rings: LayerRings, features: list[int], length: int, every: int) -> dict[str, Any]:
+    rate, sites, modes = op.model.config.sampling_rate, rings.ring.n_sites, rings.ring.n_modes
+    kappa = 2 * np.pi / sites * (np.arange(modes) + 0.5)
+    between = np.append((kappa[1:] + kappa[:-1]) / 2, np.nan)
+    time = _text("s" if rate else "steps", "time in the case", "exact")
+    return {
+        "feature": ("feature", np.array(features)),
+        "site": ("site", np.arange(sites)),
+        "wavenumber": ("wavenumber", np.arange(modes)),
+        "displacement": ("displacement", np.arange(-modes, modes)),
+        "time": ("time", np.arange(0, length, every) / (rate or 1.0), time),
+        "kappa": ("wavenumber", kappa, _text("rad/site", "phase between neighbouring sites", "exact")),
+        "kappa_between": ("wavenumber", between, _text("rad/site", "where the group velocity is taken", "exact")),
+        "dt": ("feature", rings.dt.numpy(), _text("model time / step", "model time per step", "exact")),
+    }
+
+
+def _attributes(
+    op: "ExplicitOperator", data: SequenceData, layer: int, ordering: str, every: int, rule: str
+) -> dict[str, Any]:
+    from oplens.results import provenance
+
+    config = op.model.config
+    start = f"S4D-{config.initialisation.capitalize()}" + (
+        f", its coupling cut at {config.coupling} sites" if config.coupling else ""
+    )
+    rates = "the poles" if config.discretisation == "zoh" else "log(a) / dt of the bilinear rule"
+    return {
+        **provenance(source=data.source),
+        "ordering": ordering,
+        "layer": layer,
+        "architecture": config.architecture,
+        "rule": rule,
+        "every": every,
+        "rates": rates,
+        "before": f"{start}, as configured, with the trained step; checkpoints of other programs do not name theirs and are taken for "
+        "S4D-Lin",
+        "training_hash": op.training.digest,
+        "sampling_rate": config.sampling_rate if config.sampling_rate is not None else "unknown",
+    }
+
+
+def _text(units: str, words: str, claim: str) -> dict[str, str]:
+    return {"units": units, "long_name": words, "claim": claim}
