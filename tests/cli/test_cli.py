@@ -73,6 +73,14 @@ def test_train_leaves_a_model_and_its_operator(trained):
     assert len(op.training.lengths) == 24
 
 
+def test_train_makes_rings(files, tmp_path, monkeypatch, capsys):
+    words = ["--initialisation", "inv", "--coupling", 2, "--phase-delay", -0.01, "--max-epochs", 1, "--d-model", 3]
+    code, _ = run(monkeypatch, capsys, "train", files / "TRAIN.ts", "--out", tmp_path, "--d-state", 8, *words)
+    assert code == 0
+    config = S4D.from_pretrained(tmp_path).config
+    assert (config.initialisation, config.coupling, config.phase_delay, config.d_state) == ("inv", 2, -0.01, 8)
+
+
 def test_explain_writes_results_that_add_up_to_the_model_and_a_page(trained, files, tmp_path, monkeypatch, capsys):
     code, _ = run(monkeypatch, capsys, "explain", trained, files / "TEST.ts", "--out", tmp_path)
     assert code == 0
@@ -321,6 +329,9 @@ REFUSED = {
     ),
     "unlabelled training": (["train", "{unlabelled}", "--out", "{out}"], "no labels"),
     "architecture": (["train", "{train}", "--architecture", "lstm", "--out", "{out}"], "lstm"),
+    "initialisation": (["train", "{train}", "--initialisation", "legs", "--out", "{out}"], "lin, inv, real"),
+    "reach": (["train", "{train}", "--coupling", "40", "--out", "{out}"], "neighbours 1 to 32 sites away"),
+    "delay": (["train", "{train}", "--phase-delay", "0.1", "--out", "{out}"], "between -1.5708 and 0.00513399"),
     "impute": (["train", "{train}", "--impute", "magic", "--out", "{out}"], "linear"),
     "channel names": (["train", "{train}", "--channels", "a,b", "--out", "{out}"], "channel"),
     "report of text": (["report", "{test}", "--out", "{dir}/p.html"], "TEST.ts"),

@@ -137,8 +137,10 @@ def test_pipeline_passes_arrays_and_parameters_through(sinusoids):
 
 
 def test_clone_and_parameters(sinusoids):
-    model = S4DClassifier(**SMALL, channels=("wave",), random_state=3)
+    rings = {"initialisation": "inv", "coupling": 2, "phase_delay": -0.01}
+    model = S4DClassifier(**{**SMALL, "max_epochs": 2}, **rings, channels=("wave",), random_state=3)
     assert model.get_params()["channels"] == ("wave",)
+    assert {name: model.get_params()[name] for name in rings} == rings
     model.fit(sinusoids.X, sinusoids.y)
     copy = clone(model)
     assert copy.get_params() == model.get_params()

@@ -109,29 +109,61 @@ def test_weights_equal_a_plain_loop(ragged: SequenceData):
         torch.testing.assert_close(tensor, states[best][name], rtol=2e-3, atol=2e-4)
 
 
-def test_only_poles_and_steps_have_their_own_rate_and_no_decay(data: SequenceData):
+POLES = ("log_dt", "log_A_real", "A_imag")
+RINGS = ("log_dt", "log_decay", "damping", "coupling", "delay_position")
+
+
+@pytest.mark.parametrize(
+    ("more", "own"),
+    [({}, POLES), ({"coupling": 2, "phase_delay": 0.01}, RINGS), ({"phase_delay": 0.01}, (*POLES, "delay_position"))],
+)
+def test_only_poles_and_steps_have_their_own_rate_and_no_decay(data: SequenceData, more: dict, own: tuple[str, ...]):
     """With no gradient worth the name, what moves is weight decay: everything but the state-space parameters."""
-    plain = S4DClassifier(**{**SMALL, "lr": 1e-3, "lr_ssm": 1e-30, "max_epochs": 1, "patience": None}, weight_decay=0.5)
+    tiny = {**SMALL, "lr": 1e-3, "lr_ssm": 1e-30, "max_epochs": 1, "patience": None, **more}
+    plain = S4DClassifier(**tiny, weight_decay=0.5)
     moved = weights(plain.fit(data))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(np.random.RandomState(0).randint(2**31 - 1)))
         start = S4D(plain.model_.config).state_dict()
+    assert {name.split(".")[-1] for name in moved if ".kernel." in name} == {*own, "C"}
     for name, tensor in moved.items():
-        still = name.split(".")[-1] in ("log_dt", "log_A_real", "A_imag")
+        still = name.split(".")[-1] in own
         # Adam moves a weight by at most its rate, whatever the gradient.
         assert torch.allclose(tensor, start[name], rtol=0, atol=1e-25) == still, name
+
+
+def test_rings_are_trained_by_every_weight_they_have(data: SequenceData):
+    """Two neighbours and a delay: the loss falls, all weights move, and every wave still decays."""
+    settings = {"d_model": 16, "d_state": 16, "max_epochs": 30, "lr": 0.04, "lr_ssm": 0.04, "offset_jitter": 0.0}
+    model = S4DClassifier(**settings, coupling=2, phase_delay=0.01).fit(data)
+    assert (model.model_.config.coupling, model.model_.config.phase_delay) == (2, 0.01)
+    assert model.history_[-1]["train_loss"] < 0.6 * model.history_[0]["train_loss"]
+    assert model.score(data) > 0.9
+    layer, start = model.model_.layer(0), S4D(model.model_.config).layer(0)
+    for name in RINGS[1:]:
+        moved = getattr(layer.kernel, name) - getattr(start.kernel, name)
+        assert moved.abs().amax(0).min() > 1e-4, name
+    assert layer.poles().real.max() < 0
+    assert (layer.phase_delay() - 0.01).abs().min() > 1e-6
+    other = S4DClassifier(**{**settings, "max_epochs": 2}, initialisation="real").fit(data)
+    assert other.model_.config.initialisation == "real"
+    assert other.model_.layer(0).kernel.log_A_real.exp().amax(1).min() > 4, "S4D-Real starts with decays up to 8"
 
 
 class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("architecture", ["plain", "reference"])
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"architecture": "reference"}, {"coupling": 2, "phase_delay": 0.01}],
+    ids=["plain", "reference", "rings"],
+)
 @pytest.mark.parametrize("epoch", [1, 4])
 def test_a_run_that_broke_off_ends_with_the_same_bits(
-    ragged: SequenceData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, epoch: int
+    ragged: SequenceData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict, epoch: int
 ):
-    settings = {**SMALL, "architecture": architecture}
+    settings = {**SMALL, **kind}
     whole = S4DClassifier(**settings).fit(ragged)
     save = training.save_run
 
