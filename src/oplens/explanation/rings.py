@@ -5,41 +5,26 @@ Per feature, with s the states that the layer runs through on its own input u,
     r+(t) = F[:, :P] s(t),    z(t) = sum_j w_j 2 Re r+_j(t) + D u(t)
 
 so the picture of abs(r+) is the model itself: the second equation is evaluated in every call and compared with the model's own
-convolution (`ring_residual`). Rates are those of the steps the model takes: its poles with zero-order hold, log(a) / dt with the
-bilinear rule. Poles before training are those of the configured initialisation, taken with the trained step (its initial value is
-random and not kept).
+convolution (`ring_residual`). Poles before training are those of the configured initialisation, taken with the trained step (its
+initial value is random and not kept).
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation.explain import case_coords, check_memory
+from oplens.explanation.layer_rings import LayerRings, layer_rings, past, untrained_poles
 from oplens.explanation.parts import LayerWaves
 from oplens.explanation.training import check_channels
-from oplens.models.configuration import S4DConfig
-from oplens.models.s4d import S4DLayer
 from oplens.operators import diagonal, travel
-from oplens.operators.initialisation import initial_poles
-from oplens.operators.ring import (
-    ORDERINGS,
-    Ring,
-    analytic_half,
-    basis,
-    build_ring,
-    signed_coupling,
-    site_weights,
-)
-from oplens.operators.trainable import initial_ring_poles
+from oplens.operators.ring import ORDERINGS, analytic_half, signed_coupling
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -47,70 +32,8 @@ if TYPE_CHECKING:
     from oplens.explanation.operator import ExplicitOperator
 
 SHOWN = 3  # features of the default choice
-PEAK_STEPS = (
-    2**14
-)  # a longer revolution is not followed step by step: the envelope (site, step) would take over 16 MB per feature
 
 _Variable = tuple[tuple[str, ...], Any, dict[str, str]]
-
-
-@dataclass(frozen=True)
-class LayerRings:
-    """Rings of some features of a layer.
-
-    Parameters
-    ----------
-    system : DiagonalSystem
-        Of these features, modes as stored.
-    ring : Ring
-        In model time; rates are those of the steps taken.
-    stepped : Ring
-        The same waves per step, angles not wrapped, with what a step of input adds to each.
-    weights : Tensor, (n_features, N)
-        z = sum_j weights_j r_j + D u.
-    poles : Tensor, (n_features, P)
-        Continuous-time poles, as stored.
-    dt : Tensor, (n_features,)
-    aliased : Tensor, (n_features, P) bool
-        By wavenumber: turns by more than pi in a step of zero-order hold.
-    """
-
-    system: diagonal.DiagonalSystem
-    ring: Ring
-    stepped: Ring
-    weights: Tensor
-    poles: Tensor
-    dt: Tensor
-    aliased: Tensor
-
-
-def layer_rings(layer: S4DLayer, features: Sequence[int], ordering: str, poles: Tensor | None = None) -> LayerRings:
-    """Rings of a layer's features; `poles` (P,) take the place of the layer's own, its steps and output weights staying."""
-    with torch.no_grad():
-        own, dt = layer.system(), layer.dt()[list(features)]
-        chosen = layer.poles()[list(features)]
-        chosen = chosen if poles is None else poles.to(chosen.dtype).expand_as(chosen).contiguous()
-        system = diagonal.discretise(
-            chosen, own.C[list(features)], own.D[list(features)], dt, method=layer.discretisation
-        )
-    zoh = layer.discretisation == "zoh"
-    ring = build_ring(chosen if zoh else system.log_a / dt[:, None], ordering)
-    entering = analytic_half(ring, system.b[None, ..., None])[0, ..., 0]  # one step of input, on the sites
-    inputs = entering @ basis(ring.n_modes)[:, : ring.n_modes].conj()
-    stepped = dataclasses.replace(ring, rates=ring.rates * dt[:, None], inputs=inputs, unit="step")
-    aliased = stepped.rates.imag.abs() > math.pi if zoh else torch.zeros(ring.rates.shape, dtype=torch.bool)
-    return LayerRings(system, ring, stepped, site_weights(ring, system.C), chosen, dt, aliased)
-
-
-def untrained_poles(config: S4DConfig) -> Tensor:
-    """Poles (P,) complex128 that every feature of a model starts from, as stored."""
-    if config.coupling is None:
-        sigma, omega = initial_poles(config.initialisation, config.d_state)
-        poles = torch.complex(-sigma.double(), omega.double())
-    else:
-        poles = initial_ring_poles(config.initialisation, config.d_state, config.coupling)[0]
-    phase = config.phase_delay or 0.0
-    return poles * complex(math.cos(phase), -math.sin(phase))
 
 
 def ring_view(
@@ -132,19 +55,12 @@ def ring_view(
     rows = _indices("cases", cases, data.n_cases, "there are cases")
     ordering = op.model.config.ring_ordering if ordering is None else ordering
     _check(op, layer, ordering, every)
-    picked = data.select(rows)
-    rule, importance = "as asked for", None
-    if features is None:
-        chosen, importance = _largest(op, picked, layer)
-        rule = (
-            f"the {len(chosen)} features whose rings (all their waves) have the largest mean absolute share in the decisions of the "
-            "chosen cases"
-        )
-    else:
-        chosen = _indices("features", features, op.model.config.d_model, "a layer has features")
-    length, config = int(picked.lengths.max()), op.model.config
-    values = len(rows) * len(chosen) * (config.d_state + 1) * -(-length // every)
+    config, picked = op.model.config, data.select(rows)
+    named = None if features is None else _indices("features", features, config.d_model, "a layer has features")
+    length, count = int(picked.lengths.max()), min(SHOWN, config.d_model) if named is None else len(named)
+    values = len(rows) * count * (config.d_state + 1) * -(-length // every)
     check_memory(values, memory_limit, "ring", "show fewer cases or features, or keep every n-th step with every=n")
+    chosen, importance = _largest(op, picked, layer, count) if named is None else (named, None)
     rings = layer_rings(op.model.layer(layer), chosen, ordering)
     before = layer_rings(op.model.layer(layer), chosen, ordering, untrained_poles(config))
     found, logits = _trajectories(op, picked, rings, chosen, layer, every)
@@ -152,9 +68,12 @@ def ring_view(
     delayed = op.model.layer(layer).phase_delay()[chosen].detach().numpy()
     words = "phase delay between sites that the model was trained with, part of its poles"
     variables["phase_delay"] = (("feature",), delayed, _text("rad", words, "exact"))
+    rule = "as asked for"
     if importance is not None:
+        which = "feature whose ring has" if count == 1 else f"{count} features whose rings have"
+        rule = f"the {which} the largest mean absolute share (all waves together) in the decisions of the chosen cases"
         words = "mean absolute share of the feature's ring in the decisions of the chosen cases"
-        variables["mean_share"] = (("feature",), importance, _text("logit", words, "measured"))
+        variables["mean_share"] = (("feature",), importance, _text("logit", words, "conditional"))
     coords = {**case_coords(op, picked, picked.y, logits), **_coords(op, rings, chosen, length, every)}
     coords["case"] = ("case", np.array(rows))
     return xr.Dataset(variables, coords=coords, attrs=_attributes(op, data, layer, ordering, every, rule))
@@ -181,7 +100,9 @@ def _indices(name: str, values: Any, count: int, have: str) -> list[int]:
     return [int(value) for value in found]
 
 
-def _largest(op: "ExplicitOperator", data: SequenceData, layer: int) -> tuple[list[int], NDArray[np.float64]]:
+def _largest(
+    op: "ExplicitOperator", data: SequenceData, layer: int, count: int
+) -> tuple[list[int], NDArray[np.float64]]:
     """Features of largest mean absolute share (frozen factors: any architecture and layer), and that share in logit units."""
     if op.model.config.n_classes < 2:
         raise ArgumentError(
@@ -189,7 +110,7 @@ def _largest(op: "ExplicitOperator", data: SequenceData, layer: int) -> tuple[li
         )
     share = op.explain(data, by=LayerWaves())["layer_share"].isel(layer=layer).sum("wave")
     size = abs(share).mean([dim for dim in share.dims if dim != "feature"]).values
-    chosen = np.argsort(-size, kind="stable")[:SHOWN]
+    chosen = np.argsort(-size, kind="stable")[:count]
     return chosen.tolist(), size[chosen]
 
 
@@ -262,14 +183,16 @@ def _site_variables(rings: LayerRings, before: LayerRings, rate: float | None) -
     entering = 2 * analytic_half(rings.ring, rings.system.b[None, ..., None])[0, ..., 0].real
     low, high = travel.delay_limits(rings.poles)
     now, then = past(rings.stepped), past(before.stepped)
+    speed = "group velocity, the least-squares slope of frequency over wavenumber"
     table: dict[str, tuple[tuple[str, ...], Any, str, str, str]] = {
         "injection": (site, entering, "1", "what one step of unit input adds to r at a site", "exact"),
         "readout": (site, rings.weights, "1", "weight of r at a site on the pre-activation", "exact"),
         "site_lag": (site, now["lag"] / per, seconds, "time since the input now passing this site entered", "measured"),
         "peak_lag": (site, now["peak_lag"] / per, seconds, "time at which an impulse is largest at a site", "measured"),
-        "lag_agreement": (feature, now["agreement"], "1", "correlation of lag with peak_lag over inner sites", "measured"),
-        "velocity": (feature, now["velocity"], "sites/step", "median group velocity", "measured"),
-        "velocity_before": (feature, then["velocity"], "sites/step", "median group velocity before training", "measured"),
+        "lag_agreement": (feature, now["agreement"], "1", "correlation of site_lag with peak_lag over inner sites", "measured"),
+        "lag_miss": (feature, now["miss"] / per, seconds, "largest difference of site_lag from peak_lag over inner sites", "measured"),
+        "velocity": (feature, now["velocity"], "sites/step", speed, "measured"),
+        "velocity_before": (feature, then["velocity"], "sites/step", f"{speed}, before training", "measured"),
         "revolution": (feature, now["revolution"] / per, seconds, "time until an input is back at site 0", "measured"),
         "resolution": (feature, now["resolution"] / per, seconds, "time between inputs that sites can tell apart", "measured"),
         "energy_left": (feature, now["earlier"], "1", "energy an impulse has left after one revolution", "measured"),
@@ -284,37 +207,6 @@ def _site_variables(rings: LayerRings, before: LayerRings, rate: float | None) -
         words = f"weight w(d) of a site on the site d further{when}; the sign turns at the seam"
         value = signed_coupling(own.ring)[1].numpy()
         found["coupling" + suffix] = (("feature", "displacement"), value, _text("1 / model time", words, "exact"))
-    return found
-
-
-def past(stepped: Ring) -> dict[str, Tensor]:
-    """Which past a site holds, in steps, feature by feature; NaN where nothing travels (one mode, or a median group velocity of 0).
-
-    `lag` and `peak_lag` (n_features, N); `velocity`, `revolution`, `resolution`, `earlier` and `agreement` (n_features,): the
-    correlation of both lags over all sites but the first and last passed, where what enters outshines what has been around.
-    """
-    count, sites = stepped.rates.shape[0], stepped.n_sites
-    names = ("velocity", "revolution", "resolution", "earlier", "agreement")
-    found = {name: torch.full((count,), math.nan, dtype=torch.float64) for name in names}
-    found |= {name: torch.full((count, sites), math.nan, dtype=torch.float64) for name in ("lag", "peak_lag")}
-    if stepped.n_modes < 2:
-        return found
-    moving = travel.dispersion(stepped).group_velocity.quantile(0.5, dim=1) != 0
-    for feature in moving.nonzero().flatten().tolist():
-        one = slice(feature, feature + 1)
-        fields = {name: getattr(stepped, name)[one] for name in ("rates", "inputs", "order", "conjugated")}
-        own = dataclasses.replace(stepped, **fields)
-        held = travel.lag_map(own)
-        for name in ("lag", "velocity", "revolution", "resolution", "earlier"):
-            found[name][feature] = getattr(held, name)[0]
-        length = math.ceil(held.revolution.item())
-        if length <= PEAK_STEPS:
-            peaks = travel.peak_lags(own, length)[0].double()
-            found["peak_lag"][feature] = peaks
-            inner = held.lag[0].argsort()[1:-1]
-            pair = torch.stack((held.lag[0][inner], peaks[inner]))
-            if sites > 4 and bool((pair.std(1) > 0).all()):
-                found["agreement"][feature] = torch.corrcoef(pair)[0, 1]
     return found
 
 

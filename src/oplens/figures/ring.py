@@ -89,7 +89,7 @@ def ring_animation(ds: xr.Dataset, case: int, feature: int, controls: bool = Tru
 
 
 def space_time(ds: xr.Dataset, case: int, feature: int) -> "go.Figure":
-    """Draw abs(r+) by time and site, and the path that an input entering first should take at the median group velocity.
+    """Draw abs(r+) by time and site, and the path that an input entering first should take at the group velocity.
 
     Sites are stacked in the order in which an input passes them, site 0 lowest; the path starts anew when it has been round.
 

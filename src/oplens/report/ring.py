@@ -12,6 +12,7 @@ from oplens.report.blocks import Limits, Picture, Section, Table, switched
 
 # Features and cases shown: the most that fit the bytes a page of so many variants may spend on rings.
 _SHOWN = ((3, 2), (2, 2), (2, 1), (1, 1))
+TOGETHER = 0.9  # correlation of predicted and measured peaks below which an impulse is said to fall apart
 _BYTES = ((36, 700_000), (9, 300_000), (0, 0))
 
 
@@ -40,7 +41,7 @@ def ring_section(results: xr.DataTree | xr.Dataset, limits: Limits) -> list[Sect
             "ring-animation",
             "What goes round",
             f"The {sites} sites of a feature's ring; size and shade: abs(r+), the amplitude there. Inputs enter at the top and move with the "
-            "triangle, which goes at the median group velocity; at most four revolutions are shown. Below: the feature's input. Claim: "
+            "triangle, which goes at the group velocity; at most four revolutions are shown. Below: the feature's input. Claim: "
             "exact; the triangle's speed is measured.",
             {k: ring_animation(ds, case, feature, controls=False) for k, (case, feature) in chosen.items()},
             follows,
@@ -109,7 +110,11 @@ def _findings(ds: xr.Dataset) -> list[str]:
         found += [_travels(ds.isel(feature=moving[0])), _moved(ds.isel(feature=moving))]
     still = [str(f) for k, f in enumerate(ds["feature"].values) if k not in moving]
     if still:
-        why = "it has one wave only" if ds.sizes["wavenumber"] == 1 else "most of its waves do not turn (real poles)"
+        why = (
+            "it has one wave only"
+            if ds.sizes["wavenumber"] == 1
+            else "its waves do not turn, or as much one way as the other"
+        )
         many = len(still) > 1
         found.append(
             f"Nothing travels on the ring{'s' if many else ''} of feature{'s' if many else ''} {', '.join(still)}: {why}, so a site holds no one "
@@ -125,12 +130,15 @@ def _travels(one: xr.Dataset) -> str:
     back = f"is back where it entered after {significant(revolution)} {unit} with {100 * float(one['energy_left']):.0f} % of its energy"
     if revolution > length:
         back = f"would be back where it entered after {significant(revolution)} {unit}, longer than the case ({significant(length)} {unit})"
-    agreement = float(one["lag_agreement"])
-    checked = (
-        f" Measured with a single impulse, the time since entry correlates {_close(agreement)} with this over the sites."
-        if math.isfinite(agreement)
-        else ""
-    )
+    agreement, miss = float(one["lag_agreement"]), number(float(one["lag_miss"]) * _per_step(one), 1)
+    checked = ""
+    if math.isfinite(agreement):
+        checked = f" A single impulse peaks at every site within {miss} steps of this."
+    if agreement < TOGETHER:
+        checked = (
+            f" But what enters does not stay together: a single impulse peaks up to {miss} steps away from this, so a site holds a "
+            "mixture of moments."
+        )
     return (
         f"On the ring of feature {int(one['feature'])} an input moves {significant(abs(float(one['velocity'])))} sites per step, "
         f"{back}, and shares a site with what enters within {significant(float(one['resolution']))} {unit} of it.{checked}"
@@ -172,7 +180,7 @@ def _table(ds: xr.Dataset) -> Table:
         f"one revolution ({unit})": [significant(v) for v in ds["revolution"].values],
         "energy left after it": [f"{100 * v:.0f} %" if math.isfinite(v) else "–" for v in ds["energy_left"].values],
         f"one site ({unit})": [significant(v) for v in ds["resolution"].values],
-        "impulse agrees": [_close(v) for v in ds["lag_agreement"].values],
+        "impulse misses by (steps)": [number(v, 1) for v in ds["lag_miss"].values * _per_step(ds)],
         "aliased waves": [str(int(v)) for v in ds["aliased"].sum("wavenumber").values],
         f"largest frequency change ({per})": [significant(v) for v in change.values],
         "phase delay endured (rad)": [significant(v) for v in ds["delay_high"].values],
@@ -181,9 +189,9 @@ def _table(ds: xr.Dataset) -> Table:
         columns = {"mean share (logit)": [number(v) for v in ds["mean_share"].values], **columns}
     rows = [[f"feature {f}", *(values[k] for values in columns.values())] for k, f in enumerate(ds["feature"].values)]
     return Table(
-        f"The rings shown: {ds.attrs.get('rule', '')}. One site: inputs closer than this share a site. Impulse agrees: correlation of the "
-        "predicted time since entry with the measured one. Phase delay endured: sites may hear each other that much later before a "
-        "wave grows.",
+        f"The rings shown: {ds.attrs.get('rule', '')}. One site: inputs closer than this share a site. Impulse misses by: largest "
+        "difference between the predicted time since entry and the measured peak of an impulse. Phase delay endured: sites may hear "
+        "each other that much later before a wave grows.",
         ["ring", *columns],
         rows,
         frozenset(range(1, len(columns) + 1)),
@@ -201,14 +209,14 @@ def _notes(ds: xr.Dataset) -> list[str]:
     ]
 
 
-def _close(value: float) -> str:
-    """A correlation, never rounded up to 1."""
-    return f"{math.floor(value * 1e4) / 1e4:.4f}".replace("-", "−") if math.isfinite(value) else "–"
-
-
 def _rate(ds: xr.Dataset) -> tuple[float, str]:
     rate = ds.attrs.get("sampling_rate", "unknown")
     return (1.0, "cycles/step") if isinstance(rate, str) else (float(rate), "Hz")
+
+
+def _per_step(ds: xr.Dataset) -> float:
+    """Steps per unit of the time axis."""
+    return _rate(ds)[0]
 
 
 def _unit(ds: xr.Dataset) -> str:
