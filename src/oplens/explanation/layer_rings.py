@@ -137,7 +137,7 @@ def past(stepped: Ring) -> dict[str, Tensor]:
                 pair = torch.stack((lag[inner], peaks[inner]))
                 values["agreement"] = torch.corrcoef(pair)[0, 1] if pair[1].std() > 0 else math.nan
         for name, value in values.items():
-            found[name][feature] = torch.as_tensor(value)
+            found[name][feature] = torch.as_tensor(value, dtype=torch.float64)
     return found
 
 

@@ -10,7 +10,7 @@ initial value is random and not kept).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,13 +90,13 @@ def _check(op: "ExplicitOperator", layer: Any, ordering: str, every: Any) -> Non
 
 
 def _indices(name: str, values: Any, count: int, have: str) -> list[int]:
-    found = np.atleast_1d(np.asarray(values))
-    if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "iu":
+    found = list(values) if isinstance(values, Iterable) else [values]
+    if not found or not all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in found):
         raise ArgumentError(f"ring({name}={values!r}): give a non-empty sequence of whole numbers.")
-    if found.min() < 0 or found.max() >= count:
-        raise ArgumentError(f"ring({name}={found.tolist()}): {have} 0 to {count - 1}.")
-    if len(set(found.tolist())) < found.size:
-        raise ArgumentError(f"ring({name}={found.tolist()}): one is named twice; give each once.")
+    if min(found) < 0 or max(found) >= count:
+        raise ArgumentError(f"ring({name}={found}): {have} 0 to {count - 1}.")
+    if len(set(found)) < len(found):
+        raise ArgumentError(f"ring({name}={found}): one is named twice; give each once.")
     return [int(value) for value in found]
 
 
