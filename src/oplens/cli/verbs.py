@@ -94,6 +94,8 @@ def run_explain(
     sequences = request.read(data)
     kept = next((f for f in (request.model / "operator", request.model) if (f / "operator.json").is_file()), None)
     op = _expanded(request) if kept is None else _own_operator(request, kept)
+    if op.expansion is None and (request.order is not None or request.family is not None):
+        _tell("note: a stack of several layers has no expansion, so --order and --family change nothing here")
     folder = _folder(out)
     partitions = default_partitions(op, chosen.bands, chosen.windows) if chosen.products is None else chosen.products
     with _notes():
