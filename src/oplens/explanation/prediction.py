@@ -2,35 +2,128 @@ r"""The distribution of the output before any simulation: a known signal in Gaus
 
 Every pre-activation z_h(t) is then Gaussian, with the deterministic response as mean and
 
-    R_hh'(t, t') = (E_h Sigma E_h') sum_{l <= min(t, t')} K~_h[t - l] K~_h'[t' - l]
+    R_hh'(t, t') = (E_h Sigma E_h') (sum_{l <= min(t, t')} K~_h[t - l] K~_h'[t' - l]  -  [offset removed] k_h(t) k_h'(t') / L)
 
-as covariance, transients included (the stationary shortcut is wrong where cases are shorter than the modes' memory). With d_hk(t) the
-Hermite coefficients of the readout under N(mean, R_hh(t, t)) (oplens.operators.polynomial):
+as covariance, k = cumsum K~: transients included (the stationary shortcut is wrong where cases are shorter than the modes' memory).
+Subtracting a case's own mean is linear, so a model that does so only loses the constant from what the noise reaches.
 
-    E logit   = bias + sum_h W_h sum_t p(t) d_h0(t)
-    Var logit = sum_k k! sum_{hh'tt'} W_h W_h' p p' d_hk(t) d_h'k(t') R_hh'(t, t')^k
+    E logit   = bias + sum_h W_h sum_t p(t) E g(z_h(t))                                              closed form, exact
+    Var logit = sum_k k! sum_{hh'tt'} W_h W_h' p p' d_hk(t) d_h'k(t') R_hh'(t, t')^k                (oplens.explanation.wiener)
 
-Every order adds a variance (that of one Wiener chaos), so a sum cut at `orders` is a bound from below, and its last term shows how much
-may be missing.
+Every order adds a variance, so a sum cut at `orders` is a bound from below; the bound on what is left out makes one from above.
 """
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from oplens.data import Sinusoid
 from oplens.errors import ArgumentError
+from oplens.explanation.margins import QuadraticForm
 from oplens.explanation.targets import Target, default_target
+from oplens.explanation.wiener import Weights, WhiteNoise, contract, quadratic_form
 from oplens.operators import diagonal
-from oplens.operators.polynomial import gelu_coefficients
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from oplens.explanation.operator import ExplicitOperator
+
+BATCH = 2**23  # float64 values of the coefficients of signals that share one pass over the covariances: 64 MB
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What predictions of one operator, noise, target and length share.
+
+    Attributes
+    ----------
+    readout, constant : Tensor, (n_targets, d_model) and (n_targets,)
+        Targets as functionals of the pooled features.
+    root : ndarray, (n_channels, n_channels)
+        A square root of the noise covariance in the units of the data.
+    """
+
+    op: "ExplicitOperator"
+    target: Target
+    directions: Tensor
+    readout: Tensor
+    constant: Tensor
+    noise: WhiteNoise
+    root: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, op: "ExplicitOperator", length: int, covariance: Tensor, target: Target) -> "Setting":
+        """Of checked arguments; covariance (n_channels, n_channels) in the units of the data."""
+        model = op.model
+        preprocessing = model.config.preprocessing
+        assert preprocessing is not None
+        values, vectors = torch.linalg.eigh(covariance)
+        root = vectors * values.clamp(min=0).sqrt()
+        scale = torch.tensor(preprocessing.scale, dtype=torch.float64)
+        directions = torch.from_numpy(target.directions(model.config.classes))
+        with torch.no_grad():
+            response = diagonal.kernel(op.system, length, skip=True)
+            seen = model.encoder.weight @ (root / scale[:, None])
+            noise = WhiteNoise.of(response, seen, preprocessing.remove_offset)
+            readout, constant = directions @ model.decoder.weight, directions @ model.decoder.bias
+        return cls(op, target, directions, readout, constant, noise, root.numpy())
+
+    def means(self, values: NDArray[np.float64]) -> Tensor:
+        """Pre-activations (signals, d_model, length) of noise-free signals (signals, n_channels, length)."""
+        with torch.no_grad():
+            trace = self.op.model.trace(torch.from_numpy(values).transpose(1, 2))
+        return trace.layers[0].z.transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of the targets of some signals, (signals, n_targets); `by_order` (order, signals, n_targets).
+
+    `forms`, if asked for: orders 1 and 2 of the first target of every signal.
+    """
+
+    mean: NDArray[np.float64]
+    by_order: NDArray[np.float64]
+    rest: NDArray[np.float64]
+    forms: tuple[QuadraticForm, ...] = ()
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """Cut at the highest order: a bound from below."""
+        return np.asarray(self.by_order.sum(0))
+
+    @property
+    def variance_bound(self) -> NDArray[np.float64]:
+        """The variance is nowhere larger."""
+        return self.variance + self.rest
+
+
+def moments(setting: Setting, values: NDArray[np.float64], orders: int, forms: bool = False) -> Moments:
+    """Moments of signals (signals, n_channels, length), as many at a time as share one pass over the covariances."""
+    n_targets = len(setting.readout)
+    size = max(1, BATCH // (orders * setting.noise.response.numel() * n_targets))
+    means, variances, rests = [], [], []
+    found: list[QuadraticForm] = []
+    for start in range(0, len(values), size):
+        part = values[start : start + size]
+        shape = (len(part), n_targets)
+        weights = Weights.of(setting.noise, setting.means(part), setting.readout, orders)
+        by_order, rest = contract(setting.noise, weights)
+        means.append(weights.orders[0].sum((0, 1)).view(shape) + setting.constant)
+        variances.append(by_order.view(orders, *shape))
+        rests.append(rest.view(shape))
+        if forms:
+            columns = range(0, weights.tail.shape[-1], n_targets)
+            found += [QuadraticForm.of(*quadratic_form(setting.noise, weights, k)) for k in columns]
+    # Positive in exact arithmetic; where an order has no coefficient, rounding may say otherwise.
+    by_order = torch.cat(variances, dim=1).clamp(min=0)
+    return Moments(torch.cat(means).numpy(), by_order.numpy(), torch.cat(rests).numpy(), tuple(found))
 
 
 def predict(
@@ -42,37 +135,23 @@ def predict(
     from oplens.results import provenance
 
     config = op.model.config
-    _check(op, orders)
+    check_model(op, "predict")
+    check_orders(orders, 1, "predict")
     target = default_target(config.classes) if target is None else target
-    directions = torch.from_numpy(target.directions(config.classes))
-    values, covariance = _signal(signal, config.d_input), _covariance(noise, config.d_input)
-    assert config.preprocessing is not None
-    scale = torch.tensor(config.preprocessing.scale, dtype=torch.float64)
-    covariance = covariance / scale[:, None] / scale[None, :]
-    with torch.no_grad():
-        mean = op.model.trace(values.T[None]).layers[0].z[0].T
-        response = diagonal.kernel(op.system, values.shape[1], skip=True)
-        mixing = op.model.encoder.weight @ covariance @ op.model.encoder.weight.T  # (d_model, d_model)
-        variance = mixing.diagonal()[:, None] * (response**2).cumsum(-1)
-        length = values.shape[1]
-        # (d_model, length, order + 1)
-        d = gelu_coefficients(mean.reshape(-1), variance.reshape(-1), orders).unflatten(0, mean.shape)
-        W = directions @ op.model.decoder.weight
-        expected = W @ d[..., 0].mean(-1) + directions @ op.model.decoder.bias
-        parts = _variances(W, d / length, mixing, response, orders)
+    values = signal_values(signal, op, "predict")
+    covariance = noise_covariance(noise, config.d_input, "predict")
+    setting = Setting.of(op, values.shape[1], covariance, target)
+    found = moments(setting, values[None], orders)
     lead = ("class",) if target.per_class else ()
-    found = {
-        "target_mean": (lead, expected, "expected target", "exact"),
-        "target_variance": (lead, parts.sum(0), "variance of the target, cut at the highest order", "truncated"),
-        "variance_by_order": (("order", *lead), parts, "variance that each order adds", "truncated"),
+    lines = {
+        "target_mean": (lead, found.mean[0], "expected target", "exact"),
+        "target_variance": (lead, found.variance[0], "variance of the target, cut at the highest order", "truncated"),
+        "target_variance_bound": (lead, found.variance_bound[0], "bound from above on the target's variance", "bound"),
+        "variance_by_order": (("order", *lead), found.by_order[:, 0], "variance that each order adds", "truncated"),
     }
     variables = {
-        name: (
-            dims,
-            value.numpy() if target.per_class else value.numpy()[..., 0],
-            {"units": "logit" if "mean" in name else "logit^2", "long_name": text, "claim": claim},
-        )
-        for name, (dims, value, text, claim) in found.items()
+        name: (dims, value if target.per_class else value[..., 0], described(text, claim, units_of(name)))
+        for name, (dims, value, text, claim) in lines.items()
     }
     coords: dict[str, Any] = {"order": ("order", np.arange(1, orders + 1))}
     if target.per_class:
@@ -81,78 +160,84 @@ def predict(
     return xr.Dataset(variables, coords=coords, attrs=attrs)
 
 
-def _variances(W: Tensor, d: Tensor, mixing: Tensor, response: Tensor, orders: int) -> Tensor:
-    """Variance that each order adds, (order, n_targets); pairs of features one row at a time, O(d_model length^2) memory."""
-    n_features = response.shape[0]
-    total = torch.zeros(orders, W.shape[0], dtype=W.dtype)
-    for h in range(n_features):
-        for first in range(h, n_features, 8):
-            others = slice(first, min(first + 8, n_features))
-            R = _shared(response[h], response[others]) * mixing[h, others, None, None]
-            power = torch.ones_like(R)
-            twice = torch.full((R.shape[0],), 2.0, dtype=W.dtype)
-            if first == h:
-                twice[0] = 1.0
-            for k in range(1, orders + 1):
-                power = power * R
-                cell = torch.einsum("t,jts,js->j", d[h, :, k], power, d[others, :, k])
-                total[k - 1] += math.factorial(k) * torch.einsum("c,cj,j->c", W[:, h], W[:, others], twice * cell)
-    return total
+def described(long_name: str, claim: str, units: str) -> dict[str, str]:
+    """Attributes of a variable."""
+    return {"units": units, "long_name": long_name, "claim": claim}
 
 
-def _shared(one: Tensor, others: Tensor) -> Tensor:
-    """sum_{l <= min(t, s)} one[t - l] others_j[s - l] as (j, t, s): running sums along the diagonals of the outer product."""
-    length = one.shape[0]
-    outer = one[None, :, None] * others[:, None, :]
-    # Read with rows one longer than they are, cell (t, s) falls into column length + s - t: diagonals become columns.
-    padded = torch.nn.functional.pad(outer, (length, 0)).flatten(1)
-    columns = torch.nn.functional.pad(padded, (0, length)).unflatten(1, (length, 2 * length + 1))
-    summed = columns.cumsum(1).flatten(1)[:, : 2 * length * length]
-    return summed.unflatten(1, (length, 2 * length))[..., length:]
+def units_of(name: str) -> str:
+    """Means are logits, variances their squares."""
+    return "logit^2" if "variance" in name else "logit"
 
 
-def _check(op: "ExplicitOperator", orders: int) -> None:
+def check_model(op: "ExplicitOperator", call: str) -> None:
+    """Refuse models whose output is no pooled readout of Gaussian pre-activations, and those with nothing to decide."""
     config = op.model.config
     if config.architecture != "plain":
         raise ArgumentError(
-            "predict: gates and norms of the reference architecture are not Gaussian; this needs the plain architecture."
-        )
-    if config.preprocessing is not None and config.preprocessing.remove_offset:
-        raise ArgumentError(
-            "predict: a model that removes offsets makes white noise correlated over time; that is not supported."
+            f"{call}: gates and norms of the reference architecture are not Gaussian; this needs the plain architecture."
         )
     if len(config.classes) < 2:
-        raise ArgumentError("predict: a model with one class has nothing to decide.")
-    if isinstance(orders, bool) or not isinstance(orders, int) or not 1 <= orders <= 20:
-        raise ArgumentError(f"predict(orders={orders!r}): give a whole number from 1 to 20.")
+        raise ArgumentError(f"{call}: a model with one class has nothing to decide.")
 
 
-def _signal(signal: Any, n_channels: int) -> Tensor:
-    values = signal.values(n_channels) if isinstance(signal, Sinusoid) else np.asarray(signal)
+def check_orders(orders: Any, least: int, call: str) -> None:
+    """Refuse numbers of orders that cannot work."""
+    if isinstance(orders, bool) or not isinstance(orders, int) or not least <= orders <= 20:
+        raise ArgumentError(f"{call}(orders={orders!r}): give a whole number from {least} to 20.")
+
+
+def check_count(name: str, value: Any, least: int, call: str, zero: bool = False) -> None:
+    """Refuse what is no whole number of at least `least`; `zero` allows 0 as well."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or (value < least and not (zero and value == 0)):
+        either = f"0 or at least {least}" if zero else f"at least {least}"
+        raise ArgumentError(f"{call}({name}={value!r}): give a whole number, {either}.")
+
+
+def signal_values(signal: Any, op: "ExplicitOperator", call: str) -> NDArray[np.float64]:
+    """Samples (n_channels, n_timepoints) of a Sinusoid or of an array."""
+    n_channels, rate = op.model.config.d_input, op.model.config.sampling_rate
+    if isinstance(signal, Sinusoid) and rate is not None and signal.sampling_rate != rate:
+        raise ArgumentError(
+            f"{call}: the model reads {rate:g} Hz, the sinusoid is sampled at {signal.sampling_rate:g} Hz; give sampling_rate={rate:g}."
+        )
+    if not isinstance(signal, Sinusoid | np.ndarray | Sequence):
+        raise ArgumentError(
+            f"{call}: expected a Sinusoid or samples of shape ({n_channels}, n_timepoints), got {type(signal).__name__}."
+        )
+    try:
+        values = signal.values(n_channels) if isinstance(signal, Sinusoid) else np.asarray(signal)
+    except ValueError as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(f"{call}: the signal's channels have different numbers of samples.") from None
     if values.ndim != 2 or values.shape[0] != n_channels or values.shape[1] < 1 or values.dtype.kind not in "iuf":
         raise ArgumentError(
-            f"predict: expected a Sinusoid or samples of shape ({n_channels}, n_timepoints), got {values.shape}."
+            f"{call}: expected a Sinusoid or samples of shape ({n_channels}, n_timepoints), got {values.shape}."
         )
     if not np.isfinite(values).all():
-        raise ArgumentError("predict: the signal holds NaN or infinite samples.")
-    return torch.from_numpy(values.astype(np.float64))
+        raise ArgumentError(f"{call}: the signal holds NaN or infinite samples.")
+    return values.astype(np.float64)
 
 
-def _covariance(noise: Any, n_channels: int) -> Tensor:
+def noise_covariance(noise: Any, n_channels: int, call: str) -> Tensor:
     """Covariance over channels from a standard deviation, one per channel, or a matrix; in the units of the data."""
-    values = np.asarray(noise, dtype=float)
+    asked = "give finite standard deviations of at least 0, or a covariance matrix over channels"
+    try:
+        values = np.asarray(noise, dtype=float)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{call}(noise={noise!r}): {asked}.") from None
     if not np.isfinite(values).all() or values.ndim > 2 or (values.ndim < 2 and (values < 0).any()):
-        raise ArgumentError(
-            "predict(noise=...): give finite standard deviations of at least 0, or a covariance matrix over channels."
-        )
+        raise ArgumentError(f"{call}(noise=...): {asked}.")
     if values.ndim == 2:
         if values.shape != (n_channels, n_channels) or not np.allclose(values, values.T):
             raise ArgumentError(
-                f"predict(noise=...): expected a symmetric ({n_channels}, {n_channels}) matrix, got {values.shape}."
+                f"{call}(noise=...): expected a symmetric ({n_channels}, {n_channels}) matrix, got {values.shape}."
             )
         if np.linalg.eigvalsh(values).min() < -1e-12 * max(1.0, abs(values).max()):
-            raise ArgumentError("predict(noise=...): the covariance matrix has a negative eigenvalue.")
+            raise ArgumentError(f"{call}(noise=...): the covariance matrix has a negative eigenvalue.")
         return torch.from_numpy(values)
     if values.ndim == 1 and values.size != n_channels:
-        raise ArgumentError(f"predict(noise=...): {values.size} standard deviations for {n_channels} channels.")
+        raise ArgumentError(f"{call}(noise=...): {values.size} standard deviations for {n_channels} channels.")
     return torch.diag(torch.from_numpy(np.broadcast_to(values, (n_channels,)).astype(float) ** 2))
