@@ -7,7 +7,7 @@ A model of P parameters of b bits each is one of 2^(bP) functions. Every bound h
 import math
 
 from oplens.errors import ArgumentError
-from oplens.theory.statement import Bound, Quantity, Stated, count, entropy, least_count, number
+from oplens.theory.statement import Bound, Quantity, Stated, count, entropy, least_count, number, spare
 
 EXACT_BALL = 4096  # points up to which a Hamming ball is counted; beyond, its entropy bound is used
 _ONE_ARCHITECTURE = "one fixed architecture (several: add log2 of their number to bP)"
@@ -29,6 +29,12 @@ def log2_ball(points: int, radius: int) -> float:
         term = term * (points - k) // (k + 1)
         total += term
     return min(float(points), math.log2(total) * (1 + 1e-15))
+
+
+def _mean_bits(points: int, error: float) -> float:
+    """Bits that name a model with mean error <= `error` on any Boolean function of `points` points: the better of two bounds."""
+    needed = spare(error) * points
+    return max(needed, points - log2_ball(points, math.floor(2 * error * points))) if points <= EXACT_BALL else needed
 
 
 def _stated_theorem_1(n: int) -> Stated:
@@ -89,23 +95,27 @@ def sup_parameters(length: int, bits: int) -> Bound:
 
 
 def mean_parameters(length: int, bits: int, error: float) -> Bound:
-    """Parameters that hold every Boolean function of n bits with mean error below 1/4.
+    """Parameters that hold every Boolean function of n bits with mean error below 1/2.
 
-    b P >= (1 - H2(2 eps)) 2^n. Proof: where rounding at 1/2 is wrong abs(f - T) >= 1/2, so at most 2 eps 2^n inputs are wrong (Markov)
-    and one model serves only the functions of a Hamming ball of that radius, at most 2^(H2(2 eps) 2^n) of them. Up to n = 12 the ball
-    itself is counted, which is never weaker.
+    b P >= (1 - H2(eps)) 2^n. Proof: by Chernoff's argument one model T serves at most
+
+        min over r > 0 of exp(r eps N) prod_x (exp(-r T(x)) + exp(-r (1 - T(x))))   of the functions, N = 2^n,
+
+    each factor is convex in T(x), so at most 1 + exp(-r), and the minimum of exp(r eps N)(1 + exp(-r))^N is 2^(N H2(eps)). Rounding at
+    1/2 gives (1 - H2(2 eps)) 2^n for eps < 1/4 (by Markov 2 eps N values are wrong at most); the ball of that radius, counted, is
+    sometimes better at small n, and the better of the two is given.
 
     Parameters
     ----------
     length, bits : int
         n input bits, b bits per parameter.
     error : float
-        eps, mean over all 2^n inputs of abs(f - T); below 1/4.
+        eps, mean over all 2^n inputs of abs(f - T); below 1/2.
 
     Returns
     -------
     Bound
-        `parameters`, `bits`, lower bounds.
+        `parameters`, `bits`, lower bounds; `bits_rounding`, the weaker one by rounding, 0 from 1/4 on.
 
     Notes
     -----
@@ -114,23 +124,21 @@ def mean_parameters(length: int, bits: int, error: float) -> Bound:
     Examples
     --------
     >>> mean_parameters(length=12, bits=16, error=0.05).value
-    137
+    183
     """
     call = "mean_parameters"
     n, b = _length(call, length), count(call, "bits", bits)
-    eps = number(
-        call, "error", error, 0, 0.25, meaning="mean error; at 1/4 the constant 1/2 is half-way to serving all"
-    )
-    points = 2**n
-    formula = (1 - entropy(2 * eps)) * points
-    needed = max(formula, points - log2_ball(points, math.floor(2 * eps * points))) if n <= 12 else formula
+    eps = number(call, "error", error, 0, 0.5, meaning="mean error; the constant 1/2 has 1/2 on every function")
+    needed = _mean_bits(2**n, eps)
+    rounding = spare(min(2 * eps, 0.5)) * 2**n
     return Bound(
         call,
         (
             Quantity("parameters", least_count(needed / b), "1", "bound", "fewest parameters"),
             Quantity("bits", needed, "bit", "bound", "fewest bits in all parameters together"),
+            Quantity("bits_rounding", rounding, "bit", "bound", "fewest bits by rounding alone, (1 - H2(2 eps)) 2^n"),
         ),
-        "a model whose mean error is at most eps < 1/4 for every Boolean function of n bits has bP >= (1 - H2(2 eps)) 2^n",
+        "a model whose mean error is at most eps < 1/2 for every Boolean function of n bits has bP >= (1 - H2(eps)) 2^n",
         (_DETERMINISTIC, _ONE_ARCHITECTURE, "mean absolute error over all 2^n inputs at most eps, for every function"),
         _DERIVED,
         _stated_theorem_1(n),
@@ -195,14 +203,14 @@ def sparse_parameters(length: int, bits: int, parameters: int) -> Bound:
 def representable_fraction(length: int, bits: int, parameters: int, error: float = 0.0) -> Bound:
     """Largest fraction of all Boolean functions of n bits that P parameters of b bits can serve.
 
-    log2(fraction) <= bP + log2 V(2^n, 2 eps 2^n) - 2^n, V the size of a Hamming ball; V = 1 for sup error < 1/2 (`error` = 0).
+    log2(fraction) <= bP - (1 - H2(eps)) 2^n for mean error eps, bP - 2^n for sup error < 1/2 (`error` = 0).
 
     Parameters
     ----------
     length, bits, parameters : int
         n input bits, b bits per parameter, P parameters.
     error : float
-        eps: mean absolute error allowed, below 1/4; 0 is sup error < 1/2.
+        eps: mean absolute error allowed, below 1/2; 0 is sup error < 1/2.
 
     Returns
     -------
@@ -220,12 +228,16 @@ def representable_fraction(length: int, bits: int, parameters: int, error: float
     """
     call = "representable_fraction"
     n, b, P = _length(call, length), count(call, "bits", bits), count(call, "parameters", parameters)
-    eps = number(call, "error", error, 0, 0.25, meaning="mean error; 0 for sup error below 1/2")
+    eps = number(call, "error", error, 0, 0.5, meaning="mean error; 0 for sup error below 1/2")
     return Bound(
         call,
-        (_fraction(2**n, math.floor(2 * eps * 2**n), b * P, "log2 of the fraction of Boolean functions served"),),
-        "P parameters of b bits serve at most 2^(bP - 2^n) of all Boolean functions (times a Hamming ball for a mean error)",
-        (_DETERMINISTIC, _ONE_ARCHITECTURE, "sup error < 1/2, or mean absolute error at most eps < 1/4"),
+        (
+            _fraction(
+                b * P, 2**n if eps == 0 else _mean_bits(2**n, eps), "log2 of the fraction of Boolean functions served"
+            ),
+        ),
+        "P parameters of b bits serve at most 2^(bP - 2^n) of all Boolean functions, 2^(bP - (1 - H2(eps)) 2^n) to mean error eps",
+        (_DETERMINISTIC, _ONE_ARCHITECTURE, "sup error < 1/2, or mean absolute error at most eps < 1/2"),
         _DERIVED,
         _stated_theorem_1(n),
     )
@@ -261,6 +273,7 @@ def random_labels(samples: int, bits: int, parameters: int, error: float = 0.0) 
     call = "random_labels"
     N, b, P = count(call, "samples", samples), count(call, "bits", bits), count(call, "parameters", parameters)
     e = number(call, "error", error, 0, 0.5, meaning="training error; at 1/2 one of two constants fits every labelling")
+    ball = log2_ball(N, math.floor(e * N))
     stated = Stated(
         "5.3, item 2",
         "perfect fit on training data with worse performance on unseen data is 'overfitting implícito' (Zhang et al.)",
@@ -269,7 +282,7 @@ def random_labels(samples: int, bits: int, parameters: int, error: float = 0.0) 
     )
     return Bound(
         call,
-        (_fraction(N, math.floor(e * N), b * P, "log2 of the fraction of labellings that can be fitted"),),
+        (_fraction(b * P, N if ball == 0 else N - ball, "log2 of the fraction of labellings that can be fitted"),),
         "P parameters of b bits fit at most 2^(bP - N) of all labellings of N inputs (times a Hamming ball for a training error)",
         (_DETERMINISTIC, _ONE_ARCHITECTURE, "N distinct inputs, two labels, the model's output rounded to a label"),
         _DERIVED,
@@ -277,7 +290,8 @@ def random_labels(samples: int, bits: int, parameters: int, error: float = 0.0) 
     )
 
 
-def _fraction(points: int, radius: int, capacity: int, long_name: str) -> Quantity:
-    """`points - capacity` is formed in whole numbers first: at n = 60 a float would lose the capacity."""
-    log2 = -float(points - capacity) + log2_ball(points, radius)
-    return Quantity("log2_fraction", min(0.0, log2), "1", "bound", long_name)
+def _fraction(capacity: int, needed: int | float, long_name: str) -> Quantity:
+    """min(0, capacity - needed), rounded up: it is the logarithm of an upper bound."""
+    log2 = float(capacity - needed)
+    exact = isinstance(needed, int) and int(log2) == capacity - needed
+    return Quantity("log2_fraction", min(0.0, log2 if exact else log2 + 1e-15 * abs(needed)), "1", "bound", long_name)

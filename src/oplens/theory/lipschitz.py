@@ -8,7 +8,7 @@ import math
 from fractions import Fraction
 
 from oplens.errors import ArgumentError
-from oplens.theory.statement import Bound, Quantity, Stated, count, entropy, least_count, number, power
+from oplens.theory.statement import Bound, Quantity, Stated, count, least_count, number, power, spare
 
 _CLASS = "f on [0,1]^n with abs(f(x) - f(y)) <= L max_i abs(x_i - y_i) and abs(f) <= L/2, every one of them"
 _DETERMINISTIC = "P parameters, each one of 2^b values, in one fixed architecture of any depth"
@@ -115,7 +115,7 @@ def packing_mean(length: int, lipschitz: float, error: float, bits: int) -> Boun
     power(call, most, n)
     grids = range(2, most + 1, max(1, most // _CANDIDATES))
     wrong = {k: (2 * eps * (k - 1) / L) ** 2 for k in grids}
-    needed, k = max(((1 - entropy(min(wrong[k], 0.5))) * k**n, k) for k in grids)
+    needed, k = max((spare(min(wrong[k], 0.5)) * k**n, k) for k in grids)
     return Bound(
         call,
         (

@@ -197,3 +197,11 @@ def least_count(value: float) -> int:
 def entropy(p: float) -> float:
     """H2(p) = -p log2 p - (1 - p) log2(1 - p), with 0 log 0 = 0."""
     return 0.0 if p in (0.0, 1.0) else -p * math.log2(p) - (1 - p) * math.log1p(-p) / math.log(2)
+
+
+def spare(p: float) -> float:
+    """1 - H2(p) for p in [0, 1/2], with all its digits near 1/2, where the difference would lose them."""
+    if p <= 0.25:
+        return 1 - entropy(p)
+    d = 1 - 2 * p
+    return (2 * d * math.atanh(d) + math.log1p(-d * d)) / (2 * math.log(2))
