@@ -45,6 +45,10 @@ def linear_pieces(widths: list[int]) -> Bound:
         raise ArgumentError(
             f"{call}(widths={widths!r}): widths must be a sequence of whole numbers, one for each hidden layer."
         ) from None
+    if not units:
+        raise ArgumentError(
+            f"{call}(widths=[]): widths is empty; without hidden layers a network is affine, one piece."
+        )
     if sum(math.log2(w + 1) for w in units) > 1000:
         raise ArgumentError(
             f"{call}: more than 2^1000 pieces, more than this counts; the formula stands, prod (w_l + 1)."

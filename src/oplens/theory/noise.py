@@ -5,6 +5,7 @@ T(theta + e) = T(theta) + J e + R,    norm(R) <= M norm(e)^2 / 2    (M bounds th
 
 import math
 
+from oplens.errors import ArgumentError
 from oplens.theory.statement import Bound, Quantity, Stated, count, number, numbers
 
 _GAUSSIAN = "every parameter gets independent noise N(0, sigma^2)"
@@ -211,7 +212,12 @@ def layerwise_gaussian(
     call = "layerwise_gaussian"
     s = numbers(call, "norms", norms, meaning="spectral norm of a layer")
     sigma = number(call, "noise", noise)
-    sides = [numbers(call, f"shapes[{i}]", shape, least=1, length=2) for i, shape in enumerate(shapes)]
+    try:
+        sides = [numbers(call, f"shapes[{i}]", shape, least=1, length=2) for i, shape in enumerate(shapes)]
+    except TypeError:
+        raise ArgumentError(
+            f"{call}(shapes={shapes!r}): shapes must be a sequence of (rows, columns), one for each layer."
+        ) from None
     e = numbers(call, "shapes", [sigma * (math.sqrt(m) + math.sqrt(n)) for m, n in sides], length=len(s))
     return _layerwise(
         call, s, e, number(call, "input_norm", input_norm), residual, "expected error under Gaussian noise"
