@@ -1,0 +1,298 @@
+r"""Lowest margins of a model, and of its operator cut at some orders, over a box around each case of a batch.
+
+With rows = W_decided - W_rival and M the margin,  M_K  the one of the operator cut at order K,  E_K = g - p_K,  all over the box of radius r:
+
+    M   >= M(x0) - r sum_{d,t} w_d abs(dM/dx_d(t)) - r^2 bend                          (bend: see `boxes`)
+    M_K >= M_K(x0) - r sum_{d,t} w_d abs(dM_K/dx_d(t)) - r^2 bend - sum_h abs(rows_h) curve_h
+    abs(M - M_K) <= abs(M - M_K)(x0) + r sum_{d,t} w_d abs(d(M - M_K)/dx_d(t)) + sum_h abs(rows_h) curve_h
+    abs(M - M_K) <= sum_h abs(rows_h) sum_t p(t) sup abs(E_K)
+
+where curve_h bounds the mean of the second-order part of E_K, by the smaller of  sum_t p(t) sup abs(E_K'') eps_h(t)^2 / 2  and
+max_t sup abs(E_K'') max_w abs(K^_h(w))^2 (sum_d abs(E_hd) w_d)^2 r^2 / 2; every sup is taken on z0_h(t) +- eps_h(t). Steps go in short runs, which
+share one interval.
+
+Source: derived for this library.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from oplens.explanation.batch import Batch
+from oplens.explanation.boxes import ROUNDING, Box, spectral_gain
+from oplens.explanation.remainders import Remainders, derivatives
+from oplens.operators import diagonal
+from oplens.operators.polynomial import Series, gelu, normal_cdf, normal_density
+
+if TYPE_CHECKING:
+    from oplens.explanation.operator import ExplicitOperator
+
+RUNS = 128  # of steps, in the longest training case
+TRIES = 5  # steps of the search for a radius at which the decision is seen flipped
+
+
+@dataclass(frozen=True)
+class Polynomials:
+    """The readout's polynomials, as deep as the highest order, with certified tables of what each order leaves."""
+
+    series: Series
+    tables: Remainders
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An operator and a box; what depends on the length of a case alone is computed once.
+
+    Attributes
+    ----------
+    op : ExplicitOperator
+    box : Box
+    run : int
+        Steps that share one interval of pre-activations.
+    """
+
+    op: "ExplicitOperator"
+    box: Box
+    run: int
+    _responses: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    _reaches: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    _bends: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
+    _gains: dict[int, Tensor] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, op: "ExplicitOperator", box: Box) -> "Setting":
+        """Runs follow the training set's longest case, so that no other case moves a bound."""
+        return cls(op, box, max(1, int(op.training.lengths.max()) // RUNS))
+
+    def reach(self, batch: Batch) -> Tensor:
+        """(batch or 1, d_model, length): see :meth:`Box.reach`."""
+        length = batch.x.shape[-1]
+        if not self.box.centred:  # a shorter case's reach is the beginning of a longer one's
+            return self._reach(length)[None]
+        reaches = [self._reach(steps) for steps in batch.lengths.tolist()]
+        return torch.stack([torch.nn.functional.pad(reach, (0, length - reach.shape[-1])) for reach in reaches])
+
+    def bend(self, batch: Batch, decided: Tensor) -> Tensor:
+        """(batch, n_classes): see :meth:`Box.bend`; 0 for the decided class itself."""
+        model, found = self.op.model, []
+        for steps, own in zip(batch.lengths.tolist(), decided.tolist(), strict=True):
+            if (steps, own) not in self._bends:
+                rows = model.decoder.weight[own] - model.decoder.weight
+                self._bends[steps, own] = self.box.bend(model.encoder.weight, self.response(steps)[1], rows)
+            found.append(self._bends[steps, own])
+        return torch.stack(found)
+
+    def gain(self, batch: Batch) -> Tensor:
+        """(batch, d_model, 1): max over frequencies of abs(K^_h)^2, times (sum_d abs(E_hd) w_d)^2."""
+        inward = self.op.model.encoder.weight.abs() @ self.box.width
+        for steps in set(batch.lengths.tolist()) - self._gains.keys():
+            self._gains[steps] = (spectral_gain(self.response(steps)[1]).amax(-1) * inward**2 * (1 + ROUNDING))[:, None]
+        return torch.stack([self._gains[steps] for steps in batch.lengths.tolist()])
+
+    def farthest(self, length: int) -> Tensor:
+        """How far a box of radius 1 moves any z_h(t) of a case of this length, (d_model,)."""
+        return self._reach(length).amax(-1)
+
+    def _reach(self, length: int) -> Tensor:
+        if length not in self._reaches:
+            self._reaches[length] = self.box.reach(self.op.model.encoder.weight, self.response(length)[0])
+        return self._reaches[length]
+
+    def response(self, length: int) -> tuple[Tensor, Tensor]:
+        """Response of the whole pre-activation (d_model, length), and its spectrum."""
+        if length not in self._responses:
+            response = diagonal.kernel(self.op.system, length, skip=True)
+            self._responses[length] = response, diagonal.spectrum(response)
+        return self._responses[length]
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """Bounds of the margins over every class, (batch, n_classes) each; over the decided class itself the margin is inf.
+
+    Attributes
+    ----------
+    decided : Tensor, (batch,)
+    margin, slopes, bend : Tensor
+        The margin less what rounding may have added to it, and what a box takes from it to first and to second order.
+    allowance : Tensor
+        What rounding may have added.
+    gradient : Tensor, (batch, n_classes, d_input, length)
+        Of the logits in the box's coordinates.
+    """
+
+    decided: Tensor
+    margin: Tensor
+    slopes: Tensor
+    bend: Tensor
+    allowance: Tensor
+    gradient: Tensor
+
+    @classmethod
+    def of(cls, setting: Setting, batch: Batch) -> "Robustness":
+        """One transform of the readout's slopes, and one inverse per class and channel."""
+        W = setting.op.model.decoder.weight
+        decided = batch.logits.argmax(-1)
+        gradient = class_gradients(setting, batch, normal_cdf(batch.z) + batch.z * normal_density(batch.z))
+        sizes = (batch.pool[:, None] * batch.z.abs()).sum(-1)
+        rows = (W[decided][:, None] - W).abs()
+        allowance = ROUNDING * ((rows * sizes[:, None]).sum(-1) + batch.logits.abs().sum(-1, keepdim=True))
+        margin = batch.logits.gather(1, decided[:, None]) - batch.logits - allowance
+        margin = margin.scatter(1, decided[:, None], math.inf)
+        return cls(decided, margin, steepness(gradient, decided), setting.bend(batch, decided), allowance, gradient)
+
+    def lowest(self, radius: float) -> Tensor:
+        """Bound from below on the margins in the box, (batch, n_classes)."""
+        return self.margin - radius * self.slopes - radius * radius * self.bend
+
+    def radius(self) -> Tensor:
+        """Largest radius at which no rival's bound is negative, (batch,); inf where nothing moves the margin."""
+        margin = torch.where(self.margin.isinf(), 0.0, self.margin).clamp(min=0)
+        denominator = self.slopes + torch.sqrt(self.slopes**2 + 4 * self.bend * margin)
+        root = torch.where(denominator > 0, 2 * margin / denominator.clamp(min=1e-300), math.inf)
+        return root.masked_fill(self.margin.isinf(), math.inf).amin(-1)
+
+
+def class_gradients(setting: Setting, batch: Batch, slope: Tensor) -> Tensor:
+    """Gradient of sum_h W_ch sum_t p(t) f(z_h(t)) in the box's coordinates, slope = f'(z): (batch, n_classes, d_input, length)."""
+    model = setting.op.model
+    length, d_input, n_classes = batch.x.shape[-1], model.config.d_input, model.config.n_classes
+    pulled = diagonal.spectrum(batch.pool[:, None] * slope) * setting.response(length)[1].conj()
+    inward = (model.encoder.weight * setting.box.width).T  # (d_input, d_model)
+    weights = (model.decoder.weight[:, None] * inward).flatten(0, 1)  # (n_classes d_input, d_model)
+    mixed = weights @ torch.view_as_real(pulled).flatten(-2)
+    spectra = torch.view_as_complex(mixed.unflatten(-1, (-1, 2)))
+    gradient = torch.fft.irfft(spectra, n=diagonal.fft_length(length))[..., :length]
+    return setting.box.centre(gradient.unflatten(1, (n_classes, d_input)), batch.mask)
+
+
+def steepness(gradient: Tensor, decided: Tensor) -> Tensor:
+    """Sums over channels and steps of the absolute gradient of each margin: (batch, n_classes)."""
+    own = gradient[torch.arange(len(decided)), decided]
+    sums = [(own - gradient[:, rival]).abs().sum((1, 2)) for rival in range(gradient.shape[1])]
+    return torch.stack(sums, dim=-1) * (1 + ROUNDING)
+
+
+def truncated(
+    setting: Setting, polynomials: Polynomials, batch: Batch, robust: Robustness, radii: list[float]
+) -> dict[str, Tensor]:
+    """Over the rivals, the smallest lower bound on M_K and the largest bound on abs(M - M_K): (order, batch, radius) each."""
+    W = setting.op.model.decoder.weight
+    cuts, rows = _Cuts.of(setting, polynomials, batch, robust), (W[robust.decided][:, None] - W).abs()
+    own = torch.nn.functional.one_hot(robust.decided, len(W)).bool()[:, None]
+    lowest, gaps = [], []
+    for radius in radii:
+        sup, curve = (
+            torch.einsum("bch,bhk->bkc", rows, values) for values in _left_over(polynomials.tables, cuts, radius)
+        )
+        gap = torch.minimum(sup, cuts.gap + radius * cuts.gap_slopes + curve) + robust.allowance[:, None]
+        direct = (
+            cuts.margin - radius * cuts.slopes - curve - (radius * radius * robust.bend + robust.allowance)[:, None]
+        )
+        low = torch.maximum(direct, robust.lowest(radius)[:, None] - gap)
+        # A feature that a margin does not read times an infinite bound is NaN: no bound, as the infinite one.
+        lowest.append(low.nan_to_num(nan=-math.inf).masked_fill(own, math.inf).amin(-1))
+        gaps.append(gap.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(own, 0.0).amax(-1))
+    return {
+        "truncated_margin_lower_bound": torch.stack(lowest, dim=-1).transpose(0, 1),
+        "remainder_bound": torch.stack(gaps, dim=-1).transpose(0, 1),
+    }
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """What holds for every radius.
+
+    margin, slopes : (batch, n_orders, n_classes), of the cut operators at x0; gap, gap_slopes: the same of what they leave, absolute
+    lost, lost_slope : (batch, d_model, n_orders), the rounding of the polynomials' means and of what their slopes add per radius
+    low, high, width : (batch, d_model, n), pre-activations of runs of steps and how far a box of radius 1 moves them
+    weight : (batch, n), the runs' shares of the mean
+    gain : (batch, d_model, 1), the largest abs(K^_h)^2 with what enters the feature
+    """
+
+    margin: Tensor
+    slopes: Tensor
+    gap: Tensor
+    gap_slopes: Tensor
+    lost: Tensor
+    lost_slope: Tensor
+    low: Tensor
+    high: Tensor
+    width: Tensor
+    weight: Tensor
+    gain: Tensor
+
+    @classmethod
+    def of(cls, setting: Setting, polynomials: Polynomials, batch: Batch, robust: Robustness) -> "_Cuts":
+        model, tables, own = setting.op.model, polynomials.tables, robust.decided[:, None]
+        whole = batch.logits.gather(1, own) - batch.logits
+        found = []
+        for p, slope in derivatives(polynomials.series, batch.z, tables.orders, 1):
+            logits = (batch.pool[:, None] * p).sum(-1) @ model.decoder.weight.T + model.decoder.bias
+            margin, gradient = logits.gather(1, own) - logits, class_gradients(setting, batch, slope)
+            steep, left = (steepness(g, robust.decided) for g in (gradient, robust.gradient - gradient))
+            found.append((margin, steep, (whole - margin).abs(), left))
+        margins, slopes, gaps, gap_slopes = (torch.stack(values, dim=1) for values in zip(*found, strict=True))
+        low, high, width, weight = _runs(setting, batch)
+        lost, lost_slope = tables.rounding(low, high)
+        lost, lost_slope = _mean(lost, weight), _mean(lost_slope * width[..., None], weight)
+        gain = setting.gain(batch)
+        return cls(margins, slopes, gaps, gap_slopes, lost, lost_slope, low, high, width, weight, gain)
+
+
+def _left_over(tables: Remainders, cuts: _Cuts, radius: float) -> tuple[Tensor, Tensor]:
+    """Per feature and order, the mean sup of abs(E_K), and a bound on the mean of its second-order part: (batch, d_model, n_orders)."""
+    moved = radius * cuts.width + 1e-12 * (
+        1 + torch.maximum(cuts.low.abs(), cuts.high.abs())
+    )  # z itself carries rounding
+    sup, bend = tables.bound(cuts.low - moved, cuts.high + moved)
+    locally = _mean(bend * (moved * moved)[..., None], cuts.weight) / 2
+    jointly = bend.amax(-2) * cuts.gain * (radius * radius / 2)
+    curve = torch.minimum(locally, jointly) + cuts.lost + radius * cuts.lost_slope
+    return _mean(sup, cuts.weight) + cuts.lost, curve
+
+
+def _mean(values: Tensor, weight: Tensor) -> Tensor:
+    return torch.einsum("bhnk,bn->bhk", values, weight)
+
+
+def _runs(setting: Setting, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Smallest and largest pre-activation and widest reach of every run of steps (batch, d_model, n), and its weight (batch, n)."""
+    size, length = setting.run, batch.z.shape[-1]
+    inside = batch.mask[:, None] > 0
+    z = torch.where(inside, batch.z, batch.z[..., :1])  # padding stands where the case itself has been
+    reach = torch.where(inside, setting.reach(batch), 0.0)
+    weight = torch.nn.functional.pad(batch.pool, (0, -length % size)).unflatten(-1, (-1, size)).sum(-1)
+    z, reach = (torch.cat((v, v[..., -1:].expand(*v.shape[:-1], -length % size)), dim=-1) for v in (z, reach))
+    z, reach = z.unflatten(-1, (-1, size)), reach.unflatten(-1, (-1, size))
+    return z.amin(-1), z.amax(-1), reach.amax(-1), weight
+
+
+def flipped(setting: Setting, batch: Batch, robust: Robustness) -> Tensor:
+    """Smallest radius at which a step against the gradient was seen to flip the decision, (batch,); inf where it never was.
+
+    Pre-activations are affine along the step, so every try costs a readout and no convolution.
+    """
+    model, length = setting.op.model, batch.x.shape[-1]
+    ratio = torch.where(robust.margin.isinf(), math.inf, robust.margin / robust.slopes.clamp(min=1e-300))
+    first, rival = ratio.min(-1)
+    rows = torch.arange(len(first))
+    step = (robust.gradient[rows, rival] - robust.gradient[rows, robust.decided]).sign()
+    inward = setting.box.centre(step, batch.mask) * setting.box.width[:, None]
+    spectra = torch.einsum("hd,bdf->bhf", batch.encoder.to(torch.complex128), diagonal.spectrum(inward))
+    moved = torch.fft.irfft(spectra * setting.response(length)[1], n=diagonal.fft_length(length))[..., :length]
+    found, radius = torch.full_like(first, math.inf), first.clamp(min=0)
+    start = robust.margin[rows, rival].clamp(min=0)
+    for _ in range(TRIES):
+        activated = (batch.pool[:, None] * gelu(batch.z + radius[:, None, None] * moved)).sum(-1)
+        logits = activated @ model.decoder.weight.T + model.decoder.bias
+        lead = logits.gather(1, robust.decided[:, None]) - logits
+        left = lead.masked_fill(robust.margin.isinf(), math.inf).amin(-1)
+        found = torch.where(left <= 0, torch.minimum(found, radius), found)
+        # Where the chord from radius 0 crosses zero, a little beyond it, at most twice as far.
+        chord = radius * (start / (start - left).clamp(min=1e-300)).clamp(max=2)
+        radius = torch.where(left < start, 1.002 * chord, 2 * radius)
+    return found
