@@ -87,7 +87,7 @@ class RayNetwork:
                 hidden = self.norm(layer, hidden, seen)
         return hidden.mean(1) @ self.p["decoder.weight"].T + self.p["decoder.bias"]
 
-    def taylor(self, order, radius, points=256):
+    def taylor(self, order, radius, points=64):
         """Coefficients 0..order of the logits by Cauchy's integral over abs(eps) = radius: (order + 1, n_classes)."""
         out = np.linspace(0, radius, 40)[:-1]
         circle = radius * np.exp(2j * np.pi * np.arange(points) / points)

@@ -8,11 +8,12 @@ import torch
 
 from account_oracles import derivative
 from oplens.errors import ArgumentError, DataError
-from oplens.explanation import CentredLogits, Margin, expand
+from oplens.explanation import CentredLogits, Margin, expand, singularities
 from oplens.explanation.homogeneous import convergence, homogeneous, target_series
 from oplens.explanation.rays import ray
-from oplens.explanation.singularities import disc_is_free
+from oplens.explanation.singularities import Nearest, disc_is_free
 from oplens.models import load_checkpoint
+from oplens.operators import diagonal
 from ray_oracles import RayNetwork, ray_cases, ray_model
 
 ARCHITECTURES = [(n, pre, "reference") for n in (1, 2, 3, 4) for pre in (False, True)] + [(1, False, "plain")]
@@ -25,22 +26,22 @@ GENTLE = 0.08  # drive of the input at which the series of these models converge
 def test_orders_equal_cauchys_integral(n_layers, prenorm, architecture):
     model = ray_model(n_layers, prenorm, architecture, drive=GENTLE)
     cases, order = ray_cases(), 7
-    for target in (CentredLogits(), Margin("z", "x")):
-        ds = homogeneous(expand(model, TRAIN), cases, order, target=target)
-        assert ds.sizes["case"] == 3, ds.attrs["refused"]
-        for index, raw in enumerate(cases):
-            network = RayNetwork(model, raw, MEAN)
-            expected = network.taylor(order, 0.5) @ target.directions(model.config.classes).T  # (order + 1, targets)
-            found = ds["homogeneous_order"].isel(case=index).values.reshape(order + 1, -1)
-            scale = np.abs(expected).max(0)
-            # Coefficients fall as radius^-k: compared at eps = 1/2, where each still counts.
-            assert (np.abs(found - expected) * 0.5 ** np.arange(order + 1)[:, None] < 1e-12 * scale).all()
-            value = (network([0, 1.0])[-1] @ target.directions(model.config.classes).T).real
-            left = np.ravel(ds["remainder"].isel(case=index).values)
-            np.testing.assert_allclose(left, value - expected.sum(0), rtol=0, atol=1e-11 * scale.max())
-            np.testing.assert_allclose(np.ravel(ds["target"].isel(case=index).values), value, rtol=1e-11)
-            residual = ds["completeness_residual"].isel(case=index)
-            assert float((abs(residual) / ds["sum_abs_terms"].isel(case=index)).max()) < 1e-13
+    target = Margin("z", "x") if prenorm or n_layers == 4 else CentredLogits()
+    ds = homogeneous(expand(model, TRAIN), cases, order, target=target)
+    assert ds.sizes["case"] == 3, ds.attrs["refused"]
+    for index, raw in enumerate(cases):
+        network = RayNetwork(model, raw, MEAN)
+        expected = network.taylor(order, 0.5) @ target.directions(model.config.classes).T  # (order + 1, targets)
+        found = ds["homogeneous_order"].isel(case=index).values.reshape(order + 1, -1)
+        scale = np.abs(expected).max(0)
+        # Coefficients fall as radius^-k: compared at eps = 1/2, where each still counts.
+        assert (np.abs(found - expected) * 0.5 ** np.arange(order + 1)[:, None] < 1e-12 * scale).all()
+        value = (network([0, 1.0])[-1] @ target.directions(model.config.classes).T).real
+        left = np.ravel(ds["remainder"].isel(case=index).values)
+        np.testing.assert_allclose(left, value - expected.sum(0), rtol=0, atol=1e-11 * scale.max())
+        np.testing.assert_allclose(np.ravel(ds["target"].isel(case=index).values), value, rtol=1e-11)
+        residual = ds["completeness_residual"].isel(case=index)
+        assert float((abs(residual) / ds["sum_abs_terms"].isel(case=index)).max()) < 1e-13
 
 
 def plain_layer_norm(x, _, weight, bias, eps):
@@ -100,6 +101,54 @@ def test_the_radius_is_where_the_first_zero_lies(n_layers, prenorm, drive):
         assert not any(network.windings(0.85 * radius if prenorm else 0.96 * radius).values())
         outside = network.windings(1.02 * radius)
         assert outside[str(ds["nearest"].values[index])] > 0, (radius, ds["nearest"].values[index], outside)
+
+
+def test_gates_alone_can_be_what_is_nearest():
+    model = ray_model(1, False, drive=0.3, seed=1)
+    model.layer(0).convolution.weight.data[4:] *= 20
+    model.layer(0).convolution.bias.data[4:] = 0
+    ds = convergence(expand(model, TRAIN), ray_cases())
+    assert set(ds["nearest"].values) == {"gate of layer 0"}
+    for index, raw in enumerate(ray_cases()):
+        network, radius = RayNetwork(model, raw, MEAN), float(ds["convergence_radius"][index])
+        assert not any(network.windings(0.9 * radius).values())  # zeros of the variance crowd around a gate's pole
+        assert network.windings(1.01 * radius)["gate of layer 0"] > 0
+
+
+def test_steps_past_the_end_of_a_case_have_no_zeros():
+    nearest = Nearest(torch.tensor([2, 3]))
+    argument = torch.zeros(4, 2, 3, 1, dtype=torch.float64)  # y = rate eps reaches i pi at pi / rate
+    argument[1, :, :, 0] = torch.tensor([1.0, 2.0, 4.0])
+    nearest.gate(5, argument)
+    assert nearest.radius == pytest.approx([math.pi / 2, math.pi / 4], rel=1e-12)
+    variance = torch.zeros(4, 2, 3, dtype=torch.float64)
+    variance[0] = 1
+    variance[2] = torch.tensor([1.0, 4.0, 16.0])  # 1 + (rate eps)^2
+    nearest.norm(6, variance)
+    assert nearest.radius == pytest.approx([1 / 2, 1 / 4], rel=1e-12)
+    assert nearest.place == ["LayerNorm of layer 6"] * 2
+
+
+def test_the_square_root_follows_its_branch():
+    """Around a zero the scale turns half as fast as the variance, and takes the sign that continues it."""
+    model, phases = ray_model(1), [torch.zeros(()), torch.zeros(())]
+    values = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 4)) * 100).to(torch.complex128)
+    first = singularities._norm(model, 0, values, [phases[0]], [])
+    for angle in np.linspace(0, 2 * np.pi, 30)[1:]:
+        after = []
+        turned = singularities._norm(model, 0, values * np.exp(1j * angle), [phases[0]], after)
+        phases[0] = after[0]
+        assert (turned - first).abs().max() < 1e-5  # numerator and scale turn together
+        assert float(phases[0]) == pytest.approx(2 * angle, abs=1e-5)
+
+
+@pytest.mark.parametrize("account", [homogeneous, ray])
+def test_the_remainder_has_a_route_of_its_own(account, monkeypatch):
+    """From the recurrence: where that is off, the terms no longer sum to the target."""
+    scan = diagonal.scan
+    monkeypatch.setattr(diagonal, "scan", lambda *a: (scan(*a)[0] * (1 + 1e-4), None))
+    residual = abs(account(OP, ray_cases(), 6)["completeness_residual"])
+    assert float(residual.max()) > 1e-6
 
 
 def test_no_radius_above_1_rests_on_the_series_alone():

@@ -168,13 +168,6 @@ def _integrate(a: Tensor, slope: Tensor, out: Tensor, n: int) -> None:
         out[n].addcmul_(a[k], slope[n - k], value=k / n)
 
 
-def reach(series: Tensor, radius: float) -> Tensor:
-    """sum_{k>=1} abs(f_k) radius^k: no value at abs(eps) <= radius is farther from f_0, (n,) of (K + 1, n)."""
-    size = series[1:].abs()
-    steps = torch.arange(1, len(series), dtype=size.dtype)[:, None]
-    return torch.where(size > 0, size * radius**steps, 0.0).sum(0)  # a power may overflow where its coefficient is 0
-
-
 def nearest_zero(series: Tensor, within: float = math.inf) -> float:
     r"""Smallest modulus of a zero over many series (K + 1, n), real or complex; `within` when all lie beyond it.
 
@@ -201,7 +194,7 @@ def nearest_zero(series: Tensor, within: float = math.inf) -> float:
     best, open_ = within, torch.ones(series.shape[1], dtype=torch.bool)
     while True:
         # Before anything bounds the search, the largest (abs(f_k) / abs(f_0))^(1/k) points to small zeros.
-        score = (size[1:] ** (1 / steps)).amax(0) if math.isinf(best) else reach(size, best)
+        score = (size[1:] ** (1 / steps)).amax(0) if math.isinf(best) else _reach(size, best)
         possible = open_ & (score > 0 if math.isinf(best) else score >= 1)
         group = torch.topk(torch.where(possible, score, -1.0), min(GROUP, len(score))).indices
         group = group[possible[group]]
@@ -212,3 +205,10 @@ def nearest_zero(series: Tensor, within: float = math.inf) -> float:
         companion[:, range(1, degree), range(degree - 1)] = 1
         best = min(best, float(1 / torch.linalg.eigvals(companion).abs().max()))
         open_[group] = False
+
+
+def _reach(series: Tensor, radius: float) -> Tensor:
+    """sum_{k>=1} abs(f_k) radius^k: no value at abs(eps) <= radius is farther from f_0, (n,) of (K + 1, n)."""
+    size = series[1:].abs()
+    steps = torch.arange(1, len(series), dtype=size.dtype)[:, None]
+    return torch.where(size > 0, size * radius**steps, 0.0).sum(0)  # a power may overflow where its coefficient is 0
