@@ -85,6 +85,18 @@ def test_a_small_rest_is_split_off_and_no_margin_breaks_the_bound():
         assert worst < 0.3 * (0.041 / (0.041 + 1.0))  # better than Cantelli's inequality for the whole margin
 
 
+@pytest.mark.parametrize("mean", [1.5, -1.5])
+def test_a_skewed_form_is_bounded_on_its_own_side(mean):
+    """0.3 (chi^2_20 - 20) reaches down to -6 and far up: which side of zero the mean lies on matters."""
+    x = form([0.0] * 20, [0.3] * 20)
+    _, corrected, lower, upper = decide(mean, x.variance, x.variance, x)
+    true = chi2.sf(20 - mean / 0.3, 20)
+    assert corrected == pytest.approx(true, abs=1e-9)
+    nearer = chi2.sf(20 - 0.98 * mean / 0.3, 20)  # at the smallest d that is tried
+    assert lower == pytest.approx(nearer if mean > 0 else 0.0, abs=1e-8)
+    assert upper == pytest.approx(nearer if mean < 0 else 1.0, abs=1e-8)
+
+
 def test_the_whole_bound_is_attained_by_the_worst_margin():
     """M = 0 with probability p, else m / (1 - p): mean m, variance m^2 p / (1 - p), positive with probability 1 - p."""
     none = form([0.0], [0.0])
