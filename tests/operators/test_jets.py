@@ -68,7 +68,7 @@ def test_tails_keep_their_digits(name, start):
     ours, outer = FUNCTIONS[name]
     row = [start, 0.3, -0.1]
     found = ours(padded([row]))[:, 0].numpy()
-    expected = np.array(derivatives(outer, row, digits=150))
+    expected = np.array(derivatives(outer, row, digits=70))
     # Above, the value is 1 or z to the last bit; the higher coefficients are the tail's own.
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=0)
 

@@ -215,7 +215,7 @@ def _baseline(op: "ExplicitOperator", call: str, baseline: Any, longest: int) ->
         )
     if not np.isfinite(values).all():
         raise ArgumentError(f"{call}(baseline=...): it holds NaN or infinite values; give finite ones.")
-    words = "one given value per channel" if len(shape) == 1 else "given samples"
+    words = "given value of every channel" if len(shape) == 1 else "given samples"
     return values.astype(np.float64).reshape(n, -1), words
 
 
