@@ -22,7 +22,7 @@ def invented_ring(steps: int = 60, revolution: float | None = None, n_modes: int
     before = np.pi * np.arange(n_modes) + np.zeros((2, 1))
     frequency = before + rng.normal(0, 0.2, before.shape)
     decay = 0.5 + 0.1 * rng.random(before.shape)
-    decay[1, 1] = -0.01
+    decay[1, 1 % n_modes] = -0.01
     aliased = np.zeros(before.shape, dtype=bool)
     aliased[1, -1] = True
     order, turned = np.tile(np.arange(n_modes), (2, 1)), np.zeros(before.shape, dtype=bool)

@@ -1,0 +1,74 @@
+"""Pages in a real browser: the chromium on the PATH, and what it reported while a page was open."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@dataclass
+class Seen:
+    """What the browser reported while a page was open."""
+
+    requests: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    dialogs: list[str] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[Any]:
+    """Chromium, driven by Playwright; without one the test is skipped, or fails in continuous integration."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next((path for name in names if (path := shutil.which(name))), None)
+    if program is None:
+        reason = "no chromium on PATH: the page is not tried in a browser"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+def opened(browser: Any, path: Path, width: int, **options: Any) -> tuple[Any, Seen]:
+    """Open a page and scroll through it, so that every figure is drawn."""
+    seen = Seen()
+    page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+    page.on("request", lambda request: seen.requests.append(request.url))
+    page.on(
+        "console", lambda message: seen.errors.append(message.text) if message.type in ("error", "warning") else None
+    )
+    page.on("pageerror", lambda error: seen.errors.append(str(error)))
+    page.on("dialog", lambda dialog: (seen.dialogs.append(dialog.message), dialog.dismiss()))
+    page.goto(path.as_uri())
+    count = page.locator(".plot").count()
+    for index in range(count):
+        page.locator(".plot").nth(index).scroll_into_view_if_needed()
+    until(page, f"document.querySelectorAll('.plot .main-svg').length >= {count}")
+    return page, seen
+
+
+def until(page: Any, condition: str, seconds: float = 30) -> None:
+    """Wait until an expression is true; Playwright's own wait would evaluate text inside the page, whose policy forbids that."""
+    for _ in range(int(seconds / 0.02)):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(20)
+    pytest.fail(f"after {seconds:g} s still not true: {condition}")
