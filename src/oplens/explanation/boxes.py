@@ -9,7 +9,8 @@ reach     abs(z_h(t) - z0_h(t)) <= r sum_d abs(E_hd) w_d sum_l abs(K~_h[t - l] -
 bend      with constants b_h >= -W_h g''(z)/2 for all z, the second-order part of a margin is at least -sum_h b_h mean_t (z_h - z0_h)^2.
           A finite convolution is a corner of a circulant one, which is diagonal in frequency, so in terms of the channels this is at most
           the mean over t of  eta' Q(w) eta  at some frequency w,  Q(w) = sum_h b_h abs(K^_h(w))^2 e_h e_h',  e_hd = E_hd w_d. For any diagonal
-          matrix above all Q(w) it is at most  r^2 trace of it,  since abs(eta) <= r: row sums of abs(Q), shrunk by an eigenvalue.
+          matrix above all Q(w) it is at most  r^2 trace of it,  since abs(eta) <= r: row sums of abs(Q), shrunk by an eigenvalue. Where
+          that is more than  sum_h b_h mean_t reach_h(t)^2,  as it can be with offsets removed, the latter serves.
 
 Source: derived for this library.
 """
@@ -94,7 +95,7 @@ class Box:
         sums = torch.stack([_centred_sums(row) for row in response]) if self.centred else response.abs().cumsum(-1)
         return inward * sums * (1 + 1e-12)
 
-    def bend(self, encoder: Tensor, spectrum: Tensor, rows: Tensor) -> Tensor:
+    def bend(self, encoder: Tensor, spectrum: Tensor, reach: Tensor, rows: Tensor) -> Tensor:
         """Per margin, what r^2 times it bounds: how much second-order terms of the readout can take from the margin.
 
         Parameters
@@ -102,6 +103,8 @@ class Box:
         encoder : Tensor, (d_model, d_input)
         spectrum : Tensor, (d_model, n) complex
             Of the response of the whole pre-activation, on a circle on which it does not meet itself.
+        reach : Tensor, (d_model, length)
+            See :meth:`reach`.
         rows : Tensor, (n, d_model)
             W of the margins.
 
@@ -122,7 +125,8 @@ class Box:
             )  # (frequency, d_input, d_input)
             above = quadratic.abs().sum(-1).amax(0).clamp(min=1e-100)
             shrink = torch.linalg.eigvalsh(quadratic / torch.sqrt(above[:, None] * above))[..., -1].amax()
-            found.append(above.sum() * shrink.clamp(0, 1))
+            jointly = above.sum() * shrink.clamp(0, 1)
+            found.append(torch.minimum(jointly, limit @ (reach**2).mean(-1)))
         return torch.stack(found) * (1 + ROUNDING)
 
 

@@ -246,14 +246,14 @@ def _global_box(setting: Setting, robust_radius: NDArray[np.float64]) -> str:
     )
     longest, everything = int(lengths.max()), Setting.of(op, Box.cube(op.model.config.d_input, largest))
     bias = op.model.encoder.bias[:, None] * everything.response(longest)[0].cumsum(-1)
-    bound = everything.farthest(longest) + bias.abs().amax(-1)
+    bound = everything.reach_after(longest).amax(-1) + bias.abs().amax(-1)
     low, high = op.training_range()
     seen = float(torch.maximum(low.abs(), high.abs()).max())
     widest = float(robust_radius.max() * float(setting.box.width.min())) if setting.box.width.min() > 0 else 0.0
     reached = "no case here is certified that far" if widest < largest else "some case here is certified that far"
     return (
         f"For all inputs no larger than the largest training value ({largest:.3g} after preprocessing), pre-activations are bounded by up "
-        f"to {float(bound.max()):.3g}, where training inputs reach {seen:.3g}; {reached} (largest half width certified in every channel: {widest:.3g})."
+        f"to {float(bound.max()):.3g}, where training inputs reach {seen:.3g}; {reached} (largest certified half width {widest:.3g})."
     )
 
 

@@ -71,8 +71,8 @@ class Setting:
         """(batch or 1, d_model, length): see :meth:`Box.reach`."""
         length = batch.x.shape[-1]
         if not self.box.centred:  # a shorter case's reach is the beginning of a longer one's
-            return self._reach(length)[None]
-        reaches = [self._reach(steps) for steps in batch.lengths.tolist()]
+            return self.reach_after(length)[None]
+        reaches = [self.reach_after(steps) for steps in batch.lengths.tolist()]
         return torch.stack([torch.nn.functional.pad(reach, (0, length - reach.shape[-1])) for reach in reaches])
 
     def bend(self, batch: Batch, decided: Tensor) -> Tensor:
@@ -81,7 +81,9 @@ class Setting:
         for steps, own in zip(batch.lengths.tolist(), decided.tolist(), strict=True):
             if (steps, own) not in self._bends:
                 rows = model.decoder.weight[own] - model.decoder.weight
-                self._bends[steps, own] = self.box.bend(model.encoder.weight, self.response(steps)[1], rows)
+                self._bends[steps, own] = self.box.bend(
+                    model.encoder.weight, self.response(steps)[1], self.reach_after(steps), rows
+                )
             found.append(self._bends[steps, own])
         return torch.stack(found)
 
@@ -92,11 +94,8 @@ class Setting:
             self._gains[steps] = (spectral_gain(self.response(steps)[1]).amax(-1) * inward**2 * (1 + ROUNDING))[:, None]
         return torch.stack([self._gains[steps] for steps in batch.lengths.tolist()])
 
-    def farthest(self, length: int) -> Tensor:
-        """How far a box of radius 1 moves any z_h(t) of a case of this length, (d_model,)."""
-        return self._reach(length).amax(-1)
-
-    def _reach(self, length: int) -> Tensor:
+    def reach_after(self, length: int) -> Tensor:
+        """How far a box of radius 1 moves z_h(t) of a case of this length, (d_model, length)."""
         if length not in self._reaches:
             self._reaches[length] = self.box.reach(self.op.model.encoder.weight, self.response(length)[0])
         return self._reaches[length]
