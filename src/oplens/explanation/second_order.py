@@ -172,7 +172,9 @@ def summarise_kernels(
         for name, (dims, values, text, units) in found.items()
     }
     return xr.Dataset(
-        variables, coords=coords, attrs={**kernels.attrs, "target": factors.target.describe(), "block": block}
+        variables,
+        coords=coords,
+        attrs={**kernels.attrs, "target": factors.target.describe(), "block": block, "n_steps": kernels.sizes["time"]},
     )
 
 

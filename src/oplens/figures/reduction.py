@@ -1,0 +1,153 @@
+"""How smaller models of few waves decide, and which waves those are (group `/reduction`)."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from oplens.figures.style import MUTED, NEUTRAL, TOWARD, figure, number, significant, text, ticks
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+LOWEST_R2 = -0.25  # what is further below tells no more than that a constant would do better
+
+
+def accuracy_by_waves(ds: xr.Dataset) -> "go.Figure":
+    """Draw accuracy, agreement with the full model and R^2 of its margin against the number of waves kept.
+
+    Dotted: accuracy of the full model. R^2 below -0.25 is drawn there. Without labels there is no accuracy to draw.
+
+    Parameters
+    ----------
+    ds
+        Group `/reduction`, as `op.reduction_curve` returns it.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> from oplens.figures.reduction import accuracy_by_waves
+    >>> lines = {"agreement": ("n_waves", [0.9, 1.0]), "margin_r2": ("n_waves", [0.5, 1.0]), "n_parameters": ("n_waves", [9, 40])}
+    >>> [trace.name for trace in accuracy_by_waves(xr.Dataset(lines, coords={"n_waves": [2, 8]})).data]
+    ['same decisions', 'margin R²']
+    """
+    kept = ds["n_waves"].values.astype(float)
+    lines = [("accuracy", "accuracy", TOWARD, "y")] if "accuracy" in ds else []
+    lines += [("agreement", "same decisions", NEUTRAL, "y"), ("margin_r2", "margin R²", "#333c47", "y2")]
+    data: list[dict[str, Any]] = []
+    for variable, name, colour, axis in lines:
+        values = ds[variable].values.astype(float)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": name,
+                "x": kept.astype(np.float32),
+                "y": np.maximum(values, LOWEST_R2 if axis == "y2" else 0.0).astype(np.float32),
+                "yaxis": axis,
+                "line": {"color": colour, "width": 2},
+                "marker": {"size": 7, "color": colour},
+                "customdata": [
+                    f"{int(k)} wave{'s' if k > 1 else ''}, {int(p):,} parameters<br>{name} "
+                    + (number(v, 3) if axis == "y2" else f"{100 * v:.1f} %")
+                    for k, v, p in zip(kept, values, ds["n_parameters"].values, strict=True)
+                ],
+                "hovertemplate": "%{customdata}<extra></extra>",
+            }
+        )
+    shapes = []
+    if "model_accuracy" in ds:
+        level = float(ds["model_accuracy"])
+        ends = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": level, "y1": level}
+        shapes = [{"type": "line", **ends, "line": {"color": MUTED, "width": 1, "dash": "dot"}}]
+    decided = np.concatenate([ds[name].values for name, _, _, axis in lines if axis == "y"])
+    low = max(0.0, np.floor(10 * float(decided.min()) - 0.2) / 10)
+    r2 = float(np.nanmin(ds["margin_r2"].values)) if np.isfinite(ds["margin_r2"].values).any() else 0.0
+    places = _places(kept)
+    fig = figure(
+        data,
+        height=420,
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12, "color": MUTED}},
+        shapes=shapes,
+        xaxis={
+            "type": "log",
+            "title": {"text": "waves kept (logarithmic)"},
+            "tickvals": places,
+            "ticktext": [f"{int(k):,}" for k in places],
+            "zeroline": False,
+            "anchor": "y2",
+        },
+        yaxis={"domain": [0.45, 1], "range": [low, 1.02], "tickformat": ".0%", "nticks": 5, "zeroline": False},
+    )
+    lower = {**fig.layout.yaxis.to_plotly_json(), "domain": [0, 0.36], "tickformat": ""}
+    lower |= {"range": [max(LOWEST_R2, min(0.0, r2)) - 0.05, 1.06], "zeroline": True, "tickvals": [0, 0.5, 1]}
+    fig.update_layout(yaxis2=lower)
+    return fig
+
+
+def wave_importance(ds: xr.Dataset, top: int = 12) -> "go.Figure":
+    """Draw the most important waves as bars named by their frequencies: how much their shares of the decision vary.
+
+    Parameters
+    ----------
+    ds
+        Group `/reduction`.
+    top
+        Number of waves.
+    """
+    first = ds.isel(rank=slice(0, top))
+    importance = first["importance"].values.astype(float)
+    units = str(first["frequency"].attrs.get("units", "")).replace("cycles/step", "cycles per step")
+    seconds = str(first["decay_time"].attrs.get("units", ""))
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": importance.astype(np.float32),
+        "y": np.arange(len(importance)),
+        "marker": {"color": "#333c47"},
+        "text": [number(value) for value in importance],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": [
+            f"{text(name, 60)}<br>{significant(f)} {units}, decays in {significant(d)} {seconds}"
+            for name, f, d in zip(
+                first["member"].values, first["frequency"].values, first["decay_time"].values, strict=True
+            )
+        ],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+    short = units.replace("cycles per step", "c/step")
+    return figure(
+        [trace],
+        height=90 + 26 * len(importance),
+        bargap=0.35,
+        xaxis={
+            "title": {"text": "spread of its share (logit units)"},
+            "range": [0, 1.25 * (float(importance.max(initial=0.0)) or 1.0)],
+        },
+        yaxis=ticks(
+            [f"{f} {short}" for f in shown_frequencies(first["frequency"].values)],
+            18,
+            autorange="reversed",
+            title={"text": ""},
+        ),
+    )
+
+
+def shown_frequencies(values: Any) -> list[str]:
+    """Return frequencies with three digits, "0" for what is zero but for training's noise.
+
+    Examples
+    --------
+    >>> shown_frequencies([20.06, 0.2, 3.8e-06])
+    ['20.1', '0.200', '0']
+    """
+    floor = 1e-5 * max(float(np.max(values, initial=0.0)), 1e-300)
+    return [f"{value:#.3g}".rstrip(".") if value > floor else "0" for value in np.asarray(values, dtype=float).tolist()]
+
+
+def _places(kept: Any) -> list[float]:
+    """Every number of waves measured, or so many of them that their labels fit a phone."""
+    step = int(np.ceil(len(kept) / 7))
+    return [float(k) for k in kept[::-1][::step][::-1]]
