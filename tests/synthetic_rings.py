@@ -38,6 +38,8 @@ def invented_ring(steps: int = 60, revolution: float | None = None, n_modes: int
         "frequency_before": (waves, before, "rad / model time", "exact"),
         "decay": (waves, decay, "1 / model time", "exact"),
         "decay_before": (waves, np.full(before.shape, 0.5), "1 / model time", "exact"),
+        "frequency_change": (waves, frequency[:, ::-1] - before[:, ::-1], "rad / model time", "exact"),
+        "decay_ratio": (waves, decay / 0.4, "1", "exact"),
         "group_velocity_before": (waves, np.full(before.shape, -float(n_modes)), "sites / model time", "exact"),
         "wavenumber_mode": (waves, order, "1", "exact"),
         "conjugated": (waves, turned, "1", "exact"),

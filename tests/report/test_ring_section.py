@@ -47,11 +47,11 @@ def test_the_findings_say_how_far_training_moved_the_waves():
     words = told(ds)
     assert "Training changed the speed by −20.0 to +25.0 %" in words  # factors 1.25 and 0.8 before
     hertz = ds["dt"].values[:, None] * 50 / (2 * np.pi)
-    shift = np.abs(ds["frequency"].values - ds["frequency_before"].values) * hertz
+    shift = np.abs(ds["frequency_change"].values) * hertz
     apart = np.diff(ds["frequency_before"].values) * hertz
     assert f"single frequencies by up to {shift.max():.3g} Hz" in words
     assert f"(median {100 * np.median(shift) / np.median(apart):.1f} % of the distance between neighbours)" in words
-    factor = ds["decay"].values / ds["decay_before"].values
+    factor = ds["decay_ratio"].values
     assert f"decay rates by factors of −{abs(factor.min()):.3g} to {factor.max():.3g}" in words
     assert "Of the 8 waves on these rings 1 turns faster than half the sampling rate" in words
     none = ds.assign(aliased=ds["aliased"] & False)
@@ -68,13 +68,16 @@ def test_a_revolution_longer_than_the_case_and_a_ring_that_smears_are_said():
     assert "would be back where it entered after 3 s, longer than the case (0.4 s)" in words
     assert "% of its energy" not in words
     smeared = ds.assign(lag_agreement=("feature", [0.3, 0.3]))
-    assert "what enters does not stay together: a single impulse peaks up to 9.4 steps away" in told(smeared)
+    assert "On the ring of feature 2 what enters does not stay together" in told(smeared)
+    assert "peaks up to 9.4 steps away from where the mean speed, 0.8 sites per step, would put it" in told(smeared)
     assert "peaks at every site" not in told(smeared)
     unknown = ds.assign(lag_agreement=("feature", [np.nan, np.nan]))
     assert "impulse" not in told(unknown)
+    crawling = told(ds.assign(resolution=("feature", [0.41, 0.5])))
+    assert "hardly anything travels: an input would take 0.41 s from site to site, longer than the case" in crawling
 
 
-@pytest.mark.parametrize(("n_modes", "why"), [(1, "it has one wave only"), (4, "its waves do not turn")])
+@pytest.mark.parametrize(("n_modes", "why"), [(1, "one wave alone does not travel"), (4, "the waves do not turn")])
 def test_where_nothing_travels_the_page_says_so(n_modes, why):
     ds = invented_ring(revolution=float("nan"), n_modes=n_modes)
     found = section(ds)
@@ -91,7 +94,7 @@ def test_the_table_holds_every_ring():
     table = section(ds).tables[0]
     first, second = table.rows
     assert first[:7] == ["feature 2", "1.50", "0.8", "0.2", "14 %", "0.025", "0.62"]
-    shift = np.abs(ds["frequency"].values - ds["frequency_before"].values)[1] * 0.125 * 50 / (2 * np.pi)
+    shift = np.abs(ds["frequency_change"].values)[1] * 0.125 * 50 / (2 * np.pi)
     assert second[7:] == ["1", f"{shift.max():.3g}", "0.004"]
     assert len(table.header) == len(first) == len(second)
     assert ds.attrs["rule"] in table.caption

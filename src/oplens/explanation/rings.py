@@ -167,6 +167,14 @@ def _wave_variables(rings: LayerRings, before: LayerRings) -> dict[str, _Variabl
         }
         for name, (value, units, words) in named.items():
             found[name + suffix] = (axes, value.numpy(), _text(units, words + when, "exact"))
+    # Modes may have changed places: what moved is told of each stored mode, where it stands now.
+    at = before.ring.order.argsort(1).gather(1, rings.ring.order)
+    was = before.ring.rates.gather(1, at)
+    words = "change of the frequency of this wavenumber's stored mode in training"
+    moved = (rings.ring.rates - was).imag
+    found["frequency_change"] = (axes, moved.numpy(), _text("rad / model time", words, "exact"))
+    words = "decay rate of this wavenumber's stored mode over that before training"
+    found["decay_ratio"] = (axes, (rings.ring.rates.real / was.real).numpy(), _text("1", words, "exact"))
     words = "stored mode at this wavenumber"
     found["wavenumber_mode"] = (axes, rings.ring.order.numpy(), _text("1", words, "exact"))
     words = "the conjugate of the stored mode is meant"

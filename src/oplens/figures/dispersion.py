@@ -17,7 +17,8 @@ _PLAIN = "%{x}: %{y:.3~g}<extra></extra>"
 def dispersion(ds: xr.Dataset, feature: int) -> "go.Figure":
     """Draw frequency, its change in training, and decay time of every wave against its wavenumber.
 
-    Lines: before training; dots: after. Diamonds: waves heard at a lower frequency (aliased), above the dotted line.
+    Lines: before training; dots: after; bars: what became of the stored mode, which may have stood elsewhere before.
+    Diamonds: waves heard at a lower frequency (aliased), above the dotted line.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ def dispersion(ds: xr.Dataset, feature: int) -> "go.Figure":
     data = [
         {"type": "scatter", "x": k, "y": float32(before), "name": "before training", **line},
         {"type": "scatter", "x": k, "y": float32(after), "name": "after training", **dots},
-        _stems(k, after - before, "y2"),
+        _stems(k, one["frequency_change"].values * per / (2 * np.pi), "y2"),
         {"type": "scatter", "x": k, "y": float32(decays[1]), "yaxis": "y3", **line},
         {
             "type": "scatter",

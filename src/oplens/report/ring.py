@@ -110,11 +110,8 @@ def _findings(ds: xr.Dataset) -> list[str]:
         found += [_travels(ds.isel(feature=moving[0])), _moved(ds.isel(feature=moving))]
     still = [str(f) for k, f in enumerate(ds["feature"].values) if k not in moving]
     if still:
-        why = (
-            "it has one wave only"
-            if ds.sizes["wavenumber"] == 1
-            else "its waves do not turn, or as much one way as the other"
-        )
+        alone = ds.sizes["wavenumber"] == 1
+        why = "one wave alone does not travel" if alone else "the waves do not turn, or as much one way as the other"
         many = len(still) > 1
         found.append(
             f"Nothing travels on the ring{'s' if many else ''} of feature{'s' if many else ''} {', '.join(still)}: {why}, so a site holds no one "
@@ -124,25 +121,24 @@ def _findings(ds: xr.Dataset) -> list[str]:
 
 
 def _travels(one: xr.Dataset) -> str:
-    unit, revolution = _unit(one), float(one["revolution"])
+    unit, revolution, site = _unit(one), float(one["revolution"]), significant(float(one["resolution"]))
     time = one["time"].values
     length = float(time[-1] + (time[1] - time[0] if time.size > 1 else 1.0))
+    where = f"On the ring of feature {int(one['feature'])}"
+    speed = significant(abs(float(one["velocity"])))
+    agreement, miss = float(one["lag_agreement"]), number(float(one["lag_miss"]) * _per_step(one), 1)
+    if float(one["resolution"]) > length:
+        return f"{where} hardly anything travels: an input would take {site} {unit} from site to site, longer than the case."
+    if agreement < TOGETHER:
+        return (
+            f"{where} what enters does not stay together: frequencies rise too unevenly with the wavenumber. A single impulse peaks up "
+            f"to {miss} steps away from where the mean speed, {speed} sites per step, would put it, so a site holds a mixture of moments."
+        )
     back = f"is back where it entered after {significant(revolution)} {unit} with {100 * float(one['energy_left']):.0f} % of its energy"
     if revolution > length:
         back = f"would be back where it entered after {significant(revolution)} {unit}, longer than the case ({significant(length)} {unit})"
-    agreement, miss = float(one["lag_agreement"]), number(float(one["lag_miss"]) * _per_step(one), 1)
-    checked = ""
-    if math.isfinite(agreement):
-        checked = f" A single impulse peaks at every site within {miss} steps of this."
-    if agreement < TOGETHER:
-        checked = (
-            f" But what enters does not stay together: a single impulse peaks up to {miss} steps away from this, so a site holds a "
-            "mixture of moments."
-        )
-    return (
-        f"On the ring of feature {int(one['feature'])} an input moves {significant(abs(float(one['velocity'])))} sites per step, "
-        f"{back}, and shares a site with what enters within {significant(float(one['resolution']))} {unit} of it.{checked}"
-    )
+    checked = f" A single impulse peaks at every site within {miss} steps of this." if math.isfinite(agreement) else ""
+    return f"{where} an input moves {speed} sites per step, {back}, and shares a site with what enters within {site} {unit} of it.{checked}"
 
 
 def _moved(ds: xr.Dataset) -> str:
@@ -150,7 +146,7 @@ def _moved(ds: xr.Dataset) -> str:
     rate, unit = _rate(ds)
     per = ds["dt"] * rate / (2 * np.pi)
     before = ds["velocity_before"].values
-    shift = abs((ds["frequency"] - ds["frequency_before"]) * per).values
+    shift = abs(ds["frequency_change"] * per).values
     # Between neighbouring frequencies, as the group velocity tells.
     apart = np.abs((ds["frequency_before"].diff("wavenumber") * per).values)
     told = (
@@ -163,7 +159,7 @@ def _moved(ds: xr.Dataset) -> str:
         change = 100 * (ds["velocity"].values / before - 1)
         ends = [number(float(end), 1, signed=True) for end in (change.min(), change.max())]
         speed = f"Training changed the speed by {' to '.join(dict.fromkeys(ends))} %,"
-    factors = (ds["decay"] / ds["decay_before"]).values
+    factors = ds["decay_ratio"].values
     aliased, waves = int(ds["aliased"].sum()), int(ds["aliased"].size)
     return (
         f"{speed} single frequencies by up to {significant(float(shift.max()))} {unit}{told}, and decay rates by factors of "
@@ -174,7 +170,7 @@ def _moved(ds: xr.Dataset) -> str:
 
 def _table(ds: xr.Dataset) -> Table:
     unit, (rate, per) = _unit(ds), _rate(ds)
-    change = abs((ds["frequency"] - ds["frequency_before"]) * ds["dt"] * rate / (2 * np.pi)).max("wavenumber")
+    change = abs(ds["frequency_change"] * ds["dt"] * rate / (2 * np.pi)).max("wavenumber")
     columns = {
         "sites per step": [significant(abs(v)) for v in ds["velocity"].values],
         f"one revolution ({unit})": [significant(v) for v in ds["revolution"].values],
