@@ -10,10 +10,9 @@ import torch
 from oplens import S4D, S4DConfig, expand
 from oplens.data import Sinusoid, noisy_sinusoids
 from oplens.errors import ArgumentError
-from oplens.explanation import Margin
+from oplens.explanation import Margin, simulation
 from oplens.explanation.discrimination import discriminate
 from oplens.explanation.prediction import Setting
-from oplens.explanation.simulation import simulate
 
 RATE, STEPS, NOISE = 64.0, 64, 1.0
 
@@ -52,7 +51,7 @@ def trained():
 def predicted(trained):
     """Noise at which decisions are wrong often enough to be counted."""
     signals = {"15 Hz": tone(15.0), "20 Hz": tone(20.0)}
-    return discriminate(trained, signals, NOISE, orders=8, phases=3, simulate_cases=20_000, seed=1)
+    return discriminate(trained, signals, NOISE, orders=8, phases=3, simulate=20_000, seed=1)
 
 
 def scores(ds):
@@ -134,7 +133,7 @@ def test_two_of_three_classes_are_compared_by_their_own_margin():
     config = S4DConfig(d_input=2, n_classes=3, d_model=4, d_state=4, classes=("a", "b", "c"))
     X = np.random.default_rng(0).normal(size=(4, 2, 20))
     op = expand(S4D(config), X)
-    ds = discriminate(op, {"c": X[0], "a": X[1]}, (0.5, 0.8), simulate_cases=8000)
+    ds = discriminate(op, {"c": X[0], "a": X[1]}, (0.5, 0.8), simulate=8000)
     assert ds.attrs["target"] == "margin: c - a"
     assert "frequency" not in ds.coords
     for name, z in scores(ds).items():
@@ -143,7 +142,7 @@ def test_two_of_three_classes_are_compared_by_their_own_margin():
 
 def test_the_same_seed_simulates_the_same_cases(trained):
     signals = {"15 Hz": tone(15.0), "20 Hz": tone(20.0)}
-    one, two, other = (discriminate(trained, signals, 1.0, simulate_cases=5, seed=s) for s in (3, 3, 4))
+    one, two, other = (discriminate(trained, signals, 1.0, simulate=5, seed=s) for s in (3, 3, 4))
     np.testing.assert_array_equal(one.simulated_target, two.simulated_target)
     assert not np.array_equal(one.simulated_target, other.simulated_target)
     assert one.attrs["seed"] == 3
@@ -155,7 +154,7 @@ def test_simulated_noise_has_the_asked_covariance():
     covariance = np.array([[2.0, 1.2], [1.2, 1.0]])
     setting = Setting.of(op, 4, torch.from_numpy(covariance), Margin(*op.model.config.classes[::-1]))
     np.testing.assert_allclose(setting.root @ setting.root.T, covariance, atol=1e-14)
-    found = simulate(setting, np.zeros((1, 2, 4)), 7, np.random.default_rng(0))
+    found = simulation.simulate(setting, np.zeros((1, 2, 4)), 7, np.random.default_rng(0))
     assert found.values.shape == (7, 1)
 
 
@@ -171,8 +170,8 @@ def test_simulated_noise_has_the_asked_covariance():
         ({"noise": -0.1}, "at least 0"),
         ({"orders": 1}, "from 2 to 20"),
         ({"phases": 0}, r"phases=0\): give a whole number, at least 1"),
-        ({"simulate_cases": 1}, "0 or at least 2"),
-        ({"simulate_cases": 2.5}, "whole number"),
+        ({"simulate": 1}, "0 or at least 2"),
+        ({"simulate": 2.5}, "whole number"),
         ({"seed": -1}, "seed=-1"),
         ({"memory_limit": 1000}, "quadratic form would hold"),
     ],

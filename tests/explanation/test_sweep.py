@@ -59,7 +59,7 @@ def test_a_sweep_is_the_mixture_of_single_predictions():
 @pytest.mark.parametrize("remove_offset", [False, True])
 def test_a_sweep_is_what_the_model_does(remove_offset):
     op = operator(remove_offset=remove_offset)
-    ds = sweep(op, [0.0, 3.0, 8.0, 15.0], (0.9, 1.4), phases=2, orders=8, simulate_cases=6000, seed=2)
+    ds = sweep(op, [0.0, 3.0, 8.0, 15.0], (0.9, 1.4), phases=2, orders=8, simulate=6000, seed=2)
     z = (ds.simulated_mean - ds.target_mean) / ds.simulated_mean_error
     assert float(abs(z).max()) < 4
     z = (ds.simulated_variance - ds.target_variance) / ds.simulated_variance_error
@@ -70,7 +70,7 @@ def test_a_sweep_is_what_the_model_does(remove_offset):
 
 def test_class_centred_logits_have_one_curve_per_class():
     op = operator(3)
-    ds = sweep(op, [4.0], 0.5, phases=1, orders=3, simulate_cases=10)
+    ds = sweep(op, [4.0], 0.5, phases=1, orders=3, simulate=10)
     alone = op.predict(Sinusoid(4.0, STEPS, RATE), 0.5, target=CentredLogits(), orders=3)
     assert ds.target_mean.dims == ("stimulus", "class")
     np.testing.assert_allclose(ds.target_mean.values[0], alone.target_mean.values, rtol=1e-11)
@@ -129,8 +129,8 @@ def test_classes_that_are_frequencies_mark_themselves():
         ({"phases": 0}, "phases=0"),
         ({"n_timepoints": 0}, "n_timepoints=0"),
         ({"n_timepoints": 2.5}, "n_timepoints=2.5"),
-        ({"simulate_cases": 1}, "0 or at least 2"),
-        ({"simulate_cases": True}, "whole number"),
+        ({"simulate": 1}, "0 or at least 2"),
+        ({"simulate": True}, "whole number"),
         ({"seed": -1}, "seed=-1"),
         ({"amplitude": float("inf")}, "finite"),
         ({"amplitude": (1.0, 2.0, 3.0)}, "3 values for 2 channels"),

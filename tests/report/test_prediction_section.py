@@ -32,12 +32,12 @@ def op():
 @pytest.fixture(scope="module")
 def two(op):
     signals = {name: Sinusoid(f, 32, 64.0) for name, f in (("15 Hz", 15.0), ("20 Hz", 20.0))}
-    return discriminate(op, signals, 1.0, simulate_cases=500)
+    return discriminate(op, signals, 1.0, simulate=500)
 
 
 @pytest.fixture(scope="module")
 def swept(op):
-    return sweep(op, [5.0, 15.0, 25.0], 0.5, simulate_cases=50)
+    return sweep(op, [5.0, 15.0, 25.0], 0.5, simulate=50)
 
 
 def tree(**groups):
@@ -119,7 +119,7 @@ def test_a_sweep_names_the_frequencies_that_count(swept):
 def test_a_sweep_of_three_classes_is_switched_by_class():
     config = S4DConfig(d_input=1, n_classes=3, d_model=2, d_state=4, sampling_rate=64.0)
     op = expand(S4D(config), np.random.default_rng(0).normal(size=(3, 1, 20)))
-    ds = sweep(op, [5.0, 15.0], 0.5, phases=1, target=CentredLogits(), simulate_cases=9)
+    ds = sweep(op, [5.0, 15.0], 0.5, phases=1, target=CentredLogits(), simulate=9)
     (section,) = prediction_section(tree(sweep=ds), Limits())
     assert list(section.pictures[0].variants) == ["class 0", "class 1", "class 2"]
     assert section.pictures[0].switch == section.switch.id

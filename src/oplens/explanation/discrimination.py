@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from oplens.data import Sinusoid
 from oplens.errors import ArgumentError
+from oplens.explanation import simulation
 from oplens.explanation.explain import check_memory
 from oplens.explanation.margins import Decisions
 from oplens.explanation.prediction import (
@@ -28,7 +29,7 @@ from oplens.explanation.prediction import (
     signal_values,
     units_of,
 )
-from oplens.explanation.simulation import Simulated, simulate
+from oplens.explanation.simulation import Simulated
 from oplens.explanation.targets import Margin
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def discriminate(
     noise: Any,
     orders: int = 6,
     phases: int = 1,
-    simulate_cases: int = 0,
+    simulate: int = 0,
     seed: int = 0,
     memory_limit: int = 2 * 2**30,
 ) -> "xr.Dataset":
@@ -53,7 +54,7 @@ def discriminate(
     check_model(op, "discriminate")
     check_orders(orders, 2, "discriminate")
     check_count("phases", phases, 1, "discriminate")
-    check_count("simulate", simulate_cases, 2, "discriminate", zero=True)
+    check_count("simulate", simulate, 2, "discriminate", zero=True)
     check_count("seed", seed, 0, "discriminate")
     against, towards = _two_classes(op, signals)
     given = [_at_phases(signals[name], phases, name) for name in (against, towards)]
@@ -79,9 +80,11 @@ def discriminate(
     stacked = np.stack(values)
     found = moments(setting, stacked, orders, forms=True)
     drawn = []
-    if simulate_cases:
+    if simulate:
         generator = np.random.default_rng(seed)
-        drawn = [simulate(setting, group, simulate_cases, generator) for group in (stacked[:phases], stacked[phases:])]
+        drawn = [
+            simulation.simulate(setting, group, simulate, generator) for group in (stacked[:phases], stacked[phases:])
+        ]
     return _dataset(setting, [signal for group in given for signal in group], found, drawn, seed, noise)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from oplens.data import Sinusoid
 from oplens.errors import ArgumentError
+from oplens.explanation import simulation
 from oplens.explanation.prediction import (
     Moments,
     Setting,
@@ -25,7 +26,7 @@ from oplens.explanation.prediction import (
     noise_covariance,
     units_of,
 )
-from oplens.explanation.simulation import Simulated, simulate
+from oplens.explanation.simulation import Simulated
 from oplens.explanation.targets import Margin, Target, default_target
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def sweep(
     phases: int = 4,
     target: Target | None = None,
     orders: int = 4,
-    simulate_cases: int = 0,
+    simulate: int = 0,
     seed: int = 0,
     marks: Mapping[str, float] | None = None,
 ) -> "xr.Dataset":
@@ -55,7 +56,7 @@ def sweep(
     check_model(op, "sweep")
     check_orders(orders, 1, "sweep")
     check_count("phases", phases, 1, "sweep")
-    check_count("simulate", simulate_cases, 2, "sweep", zero=True)
+    check_count("simulate", simulate, 2, "sweep", zero=True)
     check_count("seed", seed, 0, "sweep")
     rate = config.sampling_rate if config.sampling_rate is not None else 1.0
     hertz = _frequencies(frequencies, rate, config.sampling_rate is not None)
@@ -74,10 +75,10 @@ def sweep(
     setting = Setting.of(op, int(length), covariance, target)
     found = moments(setting, values, orders)
     drawn = []
-    if simulate_cases:
+    if simulate:
         generator = np.random.default_rng(seed)
         groups = values.reshape(len(hertz), phases, *values.shape[1:])
-        drawn = [simulate(setting, group, simulate_cases, generator) for group in groups]
+        drawn = [simulation.simulate(setting, group, simulate, generator) for group in groups]
     stated = {
         "amplitude": repr(amplitude)[:200],
         "offset": repr(offset)[:200],
@@ -89,7 +90,7 @@ def sweep(
         "marks": json.dumps(marked),
     }
     if drawn:
-        stated |= {"seed": seed, "simulated_cases": simulate_cases}
+        stated |= {"seed": seed, "simulated_cases": simulate}
     return _dataset(setting, hertz, found, drawn, stated)
 
 

@@ -28,6 +28,16 @@ def frequency_sweep(sweep: xr.Dataset, toward: str | None = None) -> "go.Figure"
         From `ExplicitOperator.sweep`.
     toward
         The class whose logit is drawn, for class-centred targets; the first by default.
+
+    Examples
+    --------
+    >>> ds = xr.Dataset(
+    ...     {"target_mean": ("stimulus", [-1.0, 2.0]), "target_variance": ("stimulus", [0.1, 0.2])},
+    ...     coords={"frequency": ("stimulus", [15.0, 20.0], {"units": "Hz"})},
+    ...     attrs={"towards": "20 Hz", "against": "15 Hz"},
+    ... )
+    >>> frequency_sweep(ds).layout.yaxis.title.text
+    'margin for 20 Hz (logit)'
     """
     drawn = _one_class(sweep, toward)
     order = np.argsort(drawn["frequency"].values)
@@ -67,6 +77,15 @@ def prediction_distribution(discrimination: xr.Dataset) -> "go.Figure":
     ----------
     discrimination
         From `ExplicitOperator.discriminate`.
+
+    Examples
+    --------
+    >>> ds = xr.Dataset(
+    ...     {"target_mean": ("stimulus", [-1.0, 2.0]), "target_variance": ("stimulus", [0.1, 0.2])},
+    ...     coords={"class": ["15 Hz", "20 Hz"], "label": ("stimulus", ["15 Hz", "20 Hz"])},
+    ... )
+    >>> [trace.name for trace in prediction_distribution(ds).data]
+    ['15 Hz', '20 Hz']
     """
     names = [str(name) for name in discrimination["class"].values]
     label = discrimination["label"].values.astype(str)
