@@ -111,9 +111,9 @@ def test_responses_stand_from_slow_to_fast_and_the_least_read_are_left_out():
         coords={"feature": [10, 11, 12, 13], "lag": ("lag", lag / 10, {"units": "s"})},
     )  # fmt: skip
     figure = response(ds, top=3)
-    assert figure.layout.yaxis.ticktext == ("feature 11", "feature 12", "feature 10")
+    assert figure.layout.yaxis.ticktext == ("feature 12", "feature 13", "feature 11")
     np.testing.assert_allclose(
-        drawn(figure), waves[[1, 2, 0]] / np.abs(waves[[1, 2, 0]]).max(1, keepdims=True), rtol=1e-6
+        drawn(figure), waves[[2, 3, 1]] / np.abs(waves[[2, 3, 1]]).max(1, keepdims=True), rtol=1e-6
     )
 
 
