@@ -172,7 +172,7 @@ def test_a_disc_is_free_where_the_argument_principle_counts_nothing(n_layers, pr
     network = RayNetwork(model, raw, MEAN)
     first, last = torch.from_numpy(network.start.copy()), torch.from_numpy(network.end.copy())
     low, high = 0.05, 4.0
-    for _ in range(9):
+    for _ in range(8):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if any(network.windings(middle).values()) else (middle, high)
     assert disc_is_free(model.as_float64(), first, last, 0.98 * low)
@@ -216,8 +216,22 @@ def test_cases_that_diverge_get_no_orders():
     # What is given converges: each order of magnitude of the radius shows in the remainder.
     more = homogeneous(op, cases, 20)
     assert (abs(more["remainder"]) < 1e-2 * abs(ds["remainder"])).all()
-    with pytest.raises(ArgumentError, match=r"at most 1 in every case \(2 of 2 cases; case 0: 0\.\d+.*use ray\(X\)"):
+    with pytest.raises(ArgumentError, match=r"in every case \(2 of 2 cases; case 0: 0\.\d+.*use ray\(X\)"):
         homogeneous(op, cases[1::2])
+
+
+def test_entire_series_that_still_grow_get_no_orders():
+    """Far from the baseline the plain model's orders alternate in size beyond any use, though its radius has no limit."""
+    op, cases = expand(ray_model(1, architecture="plain", n_classes=2), TRAIN), ray_cases()
+    far = [cases[0], MEAN + 30 * (cases[1] - MEAN)]
+    radii = convergence(op, far)
+    assert np.isinf(radii["convergence_radius"]).all()
+    assert (radii["growth_radius"].values > 1).tolist() == [True, False]
+    ds = homogeneous(op, far)
+    assert ds["case"].values.tolist() == [0]
+    assert ds.attrs["refused"].startswith("1 of 2 cases; case 1: 0.")
+    with pytest.raises(ArgumentError, match="still grows at order 32, in every case"):
+        homogeneous(op, far[1:])
 
 
 def test_orders_are_the_powers_of_the_ray_where_both_exist():

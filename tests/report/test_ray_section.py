@@ -19,8 +19,7 @@ CASES = ray_cases(3, (12, 9, 15, 11, 10))
 
 
 def with_radii(ds, op=OP, cases=CASES):
-    radii = convergence(op, cases)
-    return ds.assign(convergence_radius=radii["convergence_radius"]).assign_coords(nearest=radii["nearest"])
+    return ds.merge(convergence(op, cases).drop_vars("logits"), combine_attrs="override")
 
 
 def test_absent_group_gives_no_section():
@@ -82,6 +81,9 @@ def test_series_that_converge_are_said_to():
     plain = expand(ray_model(1, architecture="plain"), ray_cases(7))
     (section,) = ray_section(with_radii(ray(plain, CASES, 4), plain), Limits())
     assert "(radius without limit)" in section.findings[2]
+    far = [CASES[0], 30 * CASES[1]]
+    (grown,) = ray_section(with_radii(ray(plain, far, 4), plain, far), Limits())
+    assert grown.findings[2].startswith("In 1 of the 2 cases the power series converges in the end")
     assert [picture.id for picture in section.pictures] == ["ray-error", "ray-course"]
 
 

@@ -5,7 +5,7 @@ r"""Homogeneous orders: the power series of a whole model in eps along x_0 + eps
 Series are propagated through preprocessing, encoder, diagonal systems (linear: order by order), erf-GELU, GLU, residual stream,
 LayerNorm and pooling (oplens.operators.jets). At eps = 1 they mean something only where the series converges, and its radius is set
 by the nearest complex eps at which a LayerNorm or a gate stops being analytic (oplens.explanation.singularities). Under LayerNorm the
-radius is mostly far below 1: no orders are given there.
+radius is mostly far below 1: no orders are given there, nor where the coefficients still grow at the highest order computed.
 """
 
 import math
@@ -166,13 +166,15 @@ def homogeneous(
     check_order("homogeneous", order, HIGHEST)
     setting = Ray.of(op, "homogeneous", X, y, baseline, target)
     found = _find(op, setting, max(order, RADIUS_ORDER))
-    keep = found.radius > 1
-    refused = _refused(found.radius, keep)
+    # An entire series, as the plain architecture's, may grow for hundreds of orders before it falls: those sum to nothing either.
+    reach = np.minimum(found.radius, found.growth)
+    keep = reach > 1
+    refused = _refused(reach, keep)
     if not keep.any():
         raise ArgumentError(
-            f"homogeneous: the power series about the baseline ({setting.words}) has a radius of convergence of at most 1 in every case "
-            f"({refused}), so its orders do not sum to the target; use ray(X), which needs no such radius, or a baseline nearer to "
-            "the cases."
+            f"homogeneous: the power series about the baseline ({setting.words}) does not converge at eps = 1, or still grows at order "
+            f"{found.terms.shape[1] - 1}, in every case ({refused}; smaller of the radius of convergence and of growth), so its orders "
+            "do not sum to the target; use ray(X), which needs no such radius, or a baseline nearer to the cases."
         )
     kept = found.terms[keep, : order + 1]
     if not np.isfinite(kept).all():
@@ -215,10 +217,10 @@ def _radii(op: "ExplicitOperator", setting: Ray, found: _Found) -> "xr.Dataset":
     return setting.with_cases(op, ds, found.logits)
 
 
-def _refused(radius: NDArray[np.float64], keep: NDArray[np.bool_]) -> str:
-    """The cases without orders and their radii, the first of them by name; empty when there are none."""
+def _refused(reach: NDArray[np.float64], keep: NDArray[np.bool_]) -> str:
+    """The cases without orders and how far their series reach, the first of them by name; empty when there are none."""
     cases = np.flatnonzero(~keep)
     if not len(cases):
         return ""
-    listed = ", ".join(f"case {case}: {radius[case]:.2g}" for case in cases[:LISTED])
+    listed = ", ".join(f"case {case}: {reach[case]:.2g}" for case in cases[:LISTED])
     return f"{len(cases)} of {len(keep)} cases; {listed}{', ...' if len(cases) > LISTED else ''}"

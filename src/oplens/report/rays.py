@@ -17,7 +17,7 @@ def ray_section(results: xr.DataTree | xr.Dataset, limits: Limits) -> list[Secti
     Parameters
     ----------
     results
-        Where the Dataset also holds `convergence_radius` and `nearest` (of `op.convergence`), what homogeneous orders can do is told too.
+        Where the Dataset also holds what `op.convergence` returns, what homogeneous orders can do is told too.
     limits
         Smaller pages draw fewer cases.
     """
@@ -47,7 +47,7 @@ def ray_section(results: xr.DataTree | xr.Dataset, limits: Limits) -> list[Secti
     ]
     findings = _findings(ray, start)
     if "convergence_radius" in ray:
-        findings.append(_radius_finding(ray))
+        findings += _radius_findings(ray)
         if np.isfinite(ray["convergence_radius"].values).any():
             pictures.append(
                 Picture(
@@ -95,7 +95,7 @@ def _cases(ray: xr.Dataset, count: int) -> dict[str, str]:
     ranked = np.argsort(_misses(ray)[-1])
     picks: dict[int, str] = {}
     for place, words in ((len(ranked) // 2, "median miss"), (-1, "largest miss"), (0, "smallest miss")):
-        picks.setdefault(int(ranked[place]), words)
+        picks[int(ranked[place])] = words
     found = {}
     for k, words in list(picks.items())[: max(count, 1)]:
         label = f", {ray['label'].values[k]}" if "label" in ray.coords else ""
@@ -131,21 +131,33 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %" if 0 < share < 0.02 else f"{100 * share:.0f} %"
 
 
-def _radius_finding(ray: xr.Dataset) -> str:
+def _radius_findings(ray: xr.Dataset) -> list[str]:
     radius, nearest = ray["convergence_radius"].values, ray["nearest"].values.astype(str)
     short = radius <= 1
-    if not short.any():
+    growing = ~short & (ray["growth_radius"].values <= 1) if "growth_radius" in ray else np.zeros_like(short)
+    found = []
+    if short.any():
+        low, high = (significant(float(v)) for v in (radius[short].min(), radius[short].max()))
+        norms, count = int(np.char.startswith(nearest[short], "LayerNorm").sum()), int(short.sum())
+        span = f"{low} to {high}" if low != high else low
+        ends = [f"{words} in {n}" for words, n in (("a LayerNorm's scale", norms), ("a gate", count - norms)) if n]
+        found.append(
+            f"A power series about the baseline diverges before it reaches {count} of the {len(radius)} cases: its radius there is {span} "
+            f"of the way. What ends it is {' and '.join(ends)} of them. These cases have no homogeneous orders; the expansion above needs "
+            "no such radius."
+        )
+    if growing.any():
+        found.append(
+            f"In {int(growing.sum())} of the {len(radius)} cases the power series converges in the end, but its orders still grow at the "
+            "highest that was computed: they sum to nothing of use."
+        )
+    if not found:
         finite = radius[np.isfinite(radius)]
         least = f"at least {significant(float(finite.min()))}" if finite.size else "without limit"
-        return f"A power series about the baseline converges on the whole way of every case (radius {least}): homogeneous orders exist."
-    low, high = (significant(float(v)) for v in (radius[short].min(), radius[short].max()))
-    norms, count = int(np.char.startswith(nearest[short], "LayerNorm").sum()), int(short.sum())
-    span = f"{low} to {high}" if low != high else low
-    ends = [f"{words} in {n}" for words, n in (("a LayerNorm's scale", norms), ("a gate", count - norms)) if n]
-    return (
-        f"A power series about the baseline diverges before it reaches {count} of the {len(radius)} cases: its radius there is {span} of the "
-        f"way. What ends it is {' and '.join(ends)} of them. These cases have no homogeneous orders; the expansion above needs no such radius."
-    )
+        found.append(
+            f"A power series about the baseline converges on the whole way of every case (radius {least}): homogeneous orders exist."
+        )
+    return found
 
 
 def _table(ray: xr.Dataset) -> Table:
