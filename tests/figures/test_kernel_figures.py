@@ -100,12 +100,8 @@ def test_raw_kernels_become_margins_or_centred_logits():
 
 def test_responses_stand_from_slow_to_fast_and_the_least_read_are_left_out():
     lag = np.arange(64)
-    waves = np.stack([np.cos(2 * np.pi * f * lag) * 0.97**lag for f in (0.2, 0.01, 0.1, 0.05)]) * [
-        [1],
-        [5],
-        [2],
-        [0.01],
-    ]
+    sizes, frequencies = np.array([0.01, 5.0, 1.0, 2.0]), np.array([0.05, 0.2, 0.01, 0.1])
+    waves = sizes[:, None] * np.cos(2 * np.pi * frequencies[:, None] * lag) * 0.97**lag
     ds = xr.Dataset(
         {"response": (("feature", "lag"), waves), "readout": (("class", "feature"), [[1.0, 0.5, 1.0, 1.0], [-1.0, 0, 0, 0]])},
         coords={"feature": [10, 11, 12, 13], "lag": ("lag", lag / 10, {"units": "s"})},
