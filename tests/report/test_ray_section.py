@@ -19,7 +19,9 @@ CASES = ray_cases(3, (12, 9, 15, 11, 10))
 
 
 def with_radii(ds, op=OP, cases=CASES):
-    return ds.merge(convergence(op, cases).drop_vars("logits"), combine_attrs="override")
+    radii = convergence(op, cases)
+    both = {name: radii[name] for name in ("convergence_radius", "growth_radius")}
+    return ds.assign(both).assign_coords(nearest=radii["nearest"])
 
 
 def test_absent_group_gives_no_section():
