@@ -9,8 +9,8 @@ import pytest
 import xarray as xr
 
 from oplens.errors import ArgumentError
-from oplens.figures.dispersion import coupling_profile, dispersion
 from oplens.figures.ring import COLUMNS, FRAMES, ring_animation, space_time
+from oplens.figures.ring_waves import coupling_profile, dispersion
 from synthetic_rings import invented_ring
 
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import xarray as xr
 
-from oplens.figures.dispersion import coupling_profile, dispersion
 from oplens.figures.ring import COLUMNS, FRAMES, ring_animation, space_time
+from oplens.figures.ring_waves import coupling_profile, dispersion
 from oplens.figures.style import number, significant
 from oplens.report.blocks import Limits, Picture, Section, Table, switched
 
