@@ -80,7 +80,7 @@ def test_series_that_converge_are_said_to():
     op = expand(ray_model(2, drive=0.02), ray_cases(7))
     (section,) = ray_section(with_radii(ray(op, CASES, 4), op), Limits())
     assert "converges on the whole way of every case (radius at least" in section.findings[2]
-    plain = expand(ray_model(1, architecture="plain"), ray_cases(7))
+    plain = expand(ray_model(1, architecture="plain", drive=0.5), ray_cases(7))
     (section,) = ray_section(with_radii(ray(plain, CASES, 4), plain), Limits())
     assert "(radius without limit)" in section.findings[2]
     far = [CASES[0], 30 * CASES[1]]
