@@ -86,6 +86,29 @@ def test_arpack_finds_both_ends_and_a_large_problem_is_solved_with_them(monkeypa
         assert np.linalg.norm(found.delta[k].numpy() - expected) < 1e-9 * np.linalg.norm(expected)
 
 
+def test_a_null_space_that_both_ends_reach_into_comes_once(monkeypatch):
+    monkeypatch.setattr(quadratic, "DENSE", 20)
+    basis, _ = np.linalg.qr(np.random.default_rng(8).normal(size=(40, 40)))
+    Q = basis[:, :3] @ np.diag([2.0, -1.0, 1.0]) @ basis[:, :3].T
+    known = spectrum(lambda rows: rows @ torch.from_numpy(Q), 40, 6)
+    gram = known.vectors.T @ known.vectors
+    assert float((gram - torch.eye(len(gram))).abs().max()) < 1e-12
+    np.testing.assert_allclose(Q @ known.vectors.numpy(), known.vectors.numpy() * known.values.numpy(), atol=1e-12)
+
+
+def test_rounding_in_a_null_space_is_no_way_to_rise():
+    """With a projector around Q, slope and eigenvalue of what it forbids are rounding errors; their quotient may be anything."""
+    Q, rng = symmetric(12, 9, low=-2.0, high=-0.5)
+    basis, _ = np.linalg.qr(rng.normal(size=(12, 5)))
+    P = basis @ basis.T
+    b = rng.normal(size=12) @ P
+    found = solve(P @ Q @ P, b[None] + 1e-17, [1e3])
+    furthest = -basis @ np.linalg.solve(basis.T @ Q @ basis, basis.T @ b)
+    assert not bool(found.reachable.any())
+    np.testing.assert_allclose(found.delta[0], furthest, atol=1e-10)
+    assert float(found.reach[0]) == pytest.approx(b @ furthest / 2, rel=1e-10)
+
+
 def test_a_quadratic_without_curvature_is_linear(monkeypatch):
     monkeypatch.setattr(quadratic, "DENSE", 3)
     b = np.random.default_rng(4).normal(size=(2, 8))
