@@ -11,9 +11,9 @@ from oplens import S4D, S4DConfig, expand
 from oplens.data import noisy_sinusoids
 from oplens.errors import ArgumentError
 from oplens.explanation.layer_rings import past
-from oplens.explanation.rings import ring_view
+from oplens.explanation.rings import ring
 from oplens.models import Preprocessing
-from oplens.operators import ring
+from oplens.operators import ring as rings
 
 P, LENGTHS = 4, (37, 21, 77)  # one longer than a chunk of states
 MODELS = {
@@ -69,7 +69,7 @@ def test_a_dense_recurrence_on_the_sites_gives_the_picture_and_the_model(name, o
     """r(t) = expm(W dt) r(t-1) + beta u(t) with the dense W of the result's own coupling, and z = weights r + D u."""
     op, X = trained(**MODELS[name])
     layer, features = op.model.config.n_layers - 1, [4, 1]
-    ds = ring_view(op, X, cases=(2, 1), features=features, layer=layer, ordering=ordering)
+    ds = ring(op, X, cases=(2, 1), features=features, layer=layer, ordering=ordering)
     assert (ds["case"].values.tolist(), ds["feature"].values.tolist()) == ([2, 1], features)
     N, F, d = 2 * P, basis(P), ds["displacement"].values
     for h, feature in enumerate(features):
@@ -98,8 +98,8 @@ def test_a_dense_recurrence_on_the_sites_gives_the_picture_and_the_model(name, o
 def test_what_a_ring_misses_of_the_model_is_said(monkeypatch):
     """The comparison is a real one: with other weights on the sites it reports by how much they miss."""
     op, X = trained()
-    monkeypatch.setattr("oplens.explanation.layer_rings.site_weights", lambda R, C: 1.25 * ring.site_weights(R, C))
-    ds = ring_view(op, X, features=[2])
+    monkeypatch.setattr("oplens.explanation.layer_rings.site_weights", lambda R, C: 1.25 * rings.site_weights(R, C))
+    ds = ring(op, X, features=[2])
     z = op.model.trace(torch.from_numpy(X[0].T.copy())[None]).layers[0].z[0, :, 2].numpy()
     waves = z - op.model.layer(0).D[2].item() * ds["drive"].values[0, 0]
     assert ds["ring_residual"].item() == pytest.approx(np.abs(0.25 * waves).max() / np.abs(z).max(), rel=1e-9)
@@ -110,7 +110,7 @@ def test_waves_before_and_after_training_are_those_of_the_steps(name):
     """omega = angle(a) / dt and sigma = -log abs(a) / dt of every mode, unwrapped; before training a start from the formulas."""
     op, X = trained(**MODELS[name])
     config, features = op.model.config, [0, 1, 3]
-    ds = ring_view(op, X, features=features)
+    ds = ring(op, X, features=features)
     n, phase = np.arange(P), np.exp(-1j * (config.phase_delay or 0))
     start = {"lin": -0.5 + 1j * np.pi * n, "inv": -0.5 + 1j * 2 * P / np.pi * (2 * P / (2 * n + 1) - 1)}[
         config.initialisation
@@ -160,7 +160,7 @@ def test_waves_before_and_after_training_are_those_of_the_steps(name):
 
 def test_limits_of_a_further_delay_are_those_of_the_poles():
     op, X = trained(phase_delay=0.004)
-    ds = ring_view(op, X, features=[0, 2])
+    ds = ring(op, X, features=[0, 2])
     for h, feature in enumerate((0, 2)):
         A = poles_of(op)[feature]
         both = np.concatenate(
@@ -179,7 +179,7 @@ def test_the_speed_is_the_slope_of_the_frequencies_and_sites_hold_the_past_it_sa
     torch.manual_seed(0)
     model = S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=32, dt_min=0.02, dt_max=0.05, sampling_rate=50.0))
     op = expand(model, np.random.default_rng(0).normal(size=(2, 1, 20)))
-    ds = ring_view(op, np.ones((1, 1, 20)), features=[1])
+    ds = ring(op, np.ones((1, 1, 20)), features=[1])
     half, dt, F = 16, float(ds["dt"][0]), basis(16)
     assert ds["velocity"].item() == pytest.approx(-half * dt, rel=1e-6) == ds["velocity_before"].item()
     assert ds["revolution"].item() == pytest.approx(2 / dt / 50, rel=1e-6)
@@ -205,9 +205,9 @@ def test_outlying_frequencies_hardly_move_the_speed_and_measured_peaks_agree():
     rng = np.random.default_rng(5)
     n_modes = 32
     A = -0.5 + 1j * np.pi * (np.arange(n_modes) + rng.normal(0, 0.06, n_modes))
-    R = ring.build_ring(torch.from_numpy(A[None]))
+    R = rings.build_ring(torch.from_numpy(A[None]))
     dt = 0.002
-    stepped = ring.Ring(R.rates * dt, R.inputs * dt, R.order, R.conjugated, R.ordering, "step")
+    stepped = rings.Ring(R.rates * dt, R.inputs * dt, R.order, R.conjugated, R.ordering, "step")
     held = past(stepped)
     kappa = np.pi / n_modes * (np.arange(n_modes) + 0.5)
     slope = np.polynomial.Polynomial.fit(kappa, np.abs(A.imag) * dt, 1).convert().coef[1]
@@ -221,15 +221,15 @@ def test_outlying_frequencies_hardly_move_the_speed_and_measured_peaks_agree():
 
 def test_a_ring_that_turns_backwards_has_a_positive_speed():
     A = torch.from_numpy(-0.5 + 1j * np.pi * np.arange(8)[None, ::-1].copy())
-    R = ring.build_ring(A, "stored")
-    held = past(ring.Ring(R.rates * 0.05, R.inputs * 0.05, R.order, R.conjugated, R.ordering, "step"))
+    R = rings.build_ring(A, "stored")
+    held = past(rings.Ring(R.rates * 0.05, R.inputs * 0.05, R.order, R.conjugated, R.ordering, "step"))
     assert held["velocity"].item() == pytest.approx(8 * 0.05, rel=1e-12)
     np.testing.assert_allclose(held["lag"][0], np.arange(16) / 0.4, rtol=1e-12)
 
 
 def test_a_revolution_of_very_many_steps_is_not_followed():
-    R = ring.build_ring(torch.from_numpy(-0.5 + 1j * np.pi * np.arange(3.0)[None]))
-    held = past(ring.Ring(R.rates * 1e-4, R.inputs * 1e-4, R.order, R.conjugated, R.ordering, "step"))
+    R = rings.build_ring(torch.from_numpy(-0.5 + 1j * np.pi * np.arange(3.0)[None]))
+    held = past(rings.Ring(R.rates * 1e-4, R.inputs * 1e-4, R.order, R.conjugated, R.ordering, "step"))
     assert held["revolution"].item() == pytest.approx(20_000, rel=1e-12)
     assert held["peak_lag"].isnan().all()
     assert held["miss"].isnan().all()
@@ -239,7 +239,7 @@ def test_a_revolution_of_very_many_steps_is_not_followed():
 def test_where_nothing_travels_there_is_no_speed_and_still_a_picture(options, d_state):
     torch.manual_seed(0)
     model = S4D(S4DConfig(d_input=1, n_classes=2, d_model=3, d_state=d_state, **options))
-    ds = ring_view(expand(model, np.random.default_rng(0).normal(size=(3, 1, 12))), np.ones((1, 1, 12)))
+    ds = ring(expand(model, np.random.default_rng(0).normal(size=(3, 1, 12))), np.ones((1, 1, 12)))
     for name in ("velocity", "velocity_before", "revolution", "resolution", "energy_left", "site_lag", "peak_lag"):
         assert np.isnan(ds[name].values).all(), name
     assert (ds["envelope"].values[..., -1] > 0).any()
@@ -248,7 +248,7 @@ def test_where_nothing_travels_there_is_no_speed_and_still_a_picture(options, d_
 
 def test_every_nth_step_is_the_same_picture_with_fewer_steps():
     op, X = trained()
-    whole, thin = (ring_view(op, X, cases=[0, 1], features=[3], every=every) for every in (1, 4))
+    whole, thin = (ring(op, X, cases=[0, 1], features=[3], every=every) for every in (1, 4))
     for name in ("envelope", "drive", "time"):
         np.testing.assert_array_equal(thin[name].values, whole[name].values[..., ::4])
     assert (thin.attrs["every"], whole.attrs["every"]) == (4, 1)
@@ -259,7 +259,7 @@ def test_every_nth_step_is_the_same_picture_with_fewer_steps():
 def test_the_features_of_largest_share_are_shown_when_none_are_named(n_classes):
     """Plain architecture: the share of a ring is W_h mean_t Phi(z) (z - D u), by loops, toward the margin or each centred class."""
     op, X = trained(n_classes=n_classes)
-    ds = ring_view(op, X, cases=[2, 0])
+    ds = ring(op, X, cases=[2, 0])
     weight = op.model.decoder.weight.numpy()
     rows = weight[1:] - weight[:1] if n_classes == 2 else weight - weight.mean(0)
     size = np.zeros(5)
@@ -274,7 +274,7 @@ def test_the_features_of_largest_share_are_shown_when_none_are_named(n_classes):
     assert ds["feature"].values.tolist() == largest.tolist()
     np.testing.assert_allclose(ds["mean_share"].values, size[largest], rtol=1e-10)
     assert "3 features" in ds.attrs["rule"]
-    assert "mean_share" not in ring_view(op, X, features=[0])
+    assert "mean_share" not in ring(op, X, features=[0])
 
 
 def test_coordinates_labels_and_words_travel_with_the_result():
@@ -282,7 +282,7 @@ def test_coordinates_labels_and_words_travel_with_the_result():
     torch.manual_seed(0)
     config = S4DConfig(d_input=1, n_classes=2, d_model=4, d_state=8, classes=data.classes, sampling_rate=64.0)
     op = expand(S4D(config), data)
-    ds = ring_view(op, data, cases=[4, 1])
+    ds = ring(op, data, cases=[4, 1])
     assert ds["label"].values.tolist() == data.y[[4, 1]].tolist()
     logits = op.model.trace(torch.from_numpy(data.X[[4, 1]]).transpose(1, 2)).logits
     assert ds["predicted"].values.tolist() == [data.classes[k] for k in logits.argmax(1).tolist()]
@@ -295,7 +295,7 @@ def test_coordinates_labels_and_words_travel_with_the_result():
     assert ds.attrs["before"].startswith("S4D-Lin")
     assert (ds.attrs["ordering"], ds.attrs["layer"]) == ("frequency", 0)
     coupled, X = trained(coupling=2)
-    told = ring_view(coupled, X, features=[0])
+    told = ring(coupled, X, features=[0])
     assert told.attrs["ordering"] == "stored"  # as its weights were trained
     assert "coupling cut at 2 sites" in told.attrs["before"]
 
@@ -322,14 +322,14 @@ def test_coordinates_labels_and_words_travel_with_the_result():
 def test_what_cannot_be_shown_is_refused(arguments, words):
     op, X = trained()
     with pytest.raises(ArgumentError, match=words):
-        ring_view(op, X, **arguments)
+        ring(op, X, **arguments)
 
 
 def test_other_channels_and_a_model_of_one_class_are_refused():
     op, _ = trained()
     with pytest.raises(ArgumentError, match="the model has 2 input channels"):
-        ring_view(op, np.ones((1, 3, 8)))
+        ring(op, np.ones((1, 3, 8)))
     alone = expand(S4D(S4DConfig(d_input=1, n_classes=1, d_model=2, d_state=4)), np.ones((2, 1, 9)))
     with pytest.raises(ArgumentError, match="decides nothing, so no feature matters most"):
-        ring_view(alone, np.ones((1, 1, 9)))
-    assert ring_view(alone, np.ones((1, 1, 9)), features=[1])["feature"].item() == 1
+        ring(alone, np.ones((1, 1, 9)))
+    assert ring(alone, np.ones((1, 1, 9)), features=[1])["feature"].item() == 1

@@ -1,11 +1,6 @@
 r"""Features of a layer as rings, before and after training, and which past their sites hold.
 
 Rates are those of the steps a model takes: its poles with zero-order hold, log(a) / dt with the bilinear rule.
-
-**Speed.** After t steps the wave of wavenumber k has the phase kappa_k j + omega_k t at site j. An impulse excites all waves alike and is
-largest where their phases differ least: there kappa_k j is, up to a constant, the best fit to -omega_k t, so the speed is minus the
-least-squares slope of omega over kappa. (A median of differences between neighbours is noisy after training: it missed measured peaks
-by up to 82 steps of 1500, this by 4, on a model trained on slow potentials.)
 """
 
 import dataclasses
@@ -111,7 +106,7 @@ def past(stepped: Ring) -> dict[str, Tensor]:
     names = ("velocity", "revolution", "resolution", "earlier", "agreement", "miss")
     found = {name: torch.full((count,), math.nan, dtype=torch.float64) for name in names}
     found |= {name: torch.full((count, sites), math.nan, dtype=torch.float64) for name in ("lag", "peak_lag")}
-    velocity = _velocity(stepped)
+    velocity = travel.speed(stepped)
     for feature in velocity.nonzero().flatten().tolist():
         one = slice(feature, feature + 1)
         fields = {name: getattr(stepped, name)[one] for name in ("rates", "inputs", "order", "conjugated")}
@@ -140,9 +135,3 @@ def past(stepped: Ring) -> dict[str, Tensor]:
             found[name][feature] = torch.as_tensor(value, dtype=torch.float64)
     return found
 
-
-def _velocity(ring: Ring) -> Tensor:
-    """Minus the least-squares slope of omega over kappa, (n_features,); 0 with one mode."""
-    centred = torch.arange(ring.n_modes, dtype=torch.float64) - (ring.n_modes - 1) / 2
-    spacing = 2 * math.pi / ring.n_sites
-    return -(ring.rates.imag @ centred) / (spacing * (centred**2).sum().clamp(min=1.0))

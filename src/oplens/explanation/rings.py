@@ -36,7 +36,7 @@ SHOWN = 3  # features of the default choice
 _Variable = tuple[tuple[str, ...], Any, dict[str, str]]
 
 
-def ring_view(
+def ring(
     op: "ExplicitOperator",
     X: Any,
     cases: Sequence[int] = (0,),
@@ -47,7 +47,48 @@ def ring_view(
     every: int = 1,
     memory_limit: int = 2 * 2**30,
 ) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.ring`."""
+    """States of some features as rings (operators.ring): what travels on them in some cases, and what training changed.
+
+    Parameters
+    ----------
+    X
+        As for `explain`.
+    cases, features : sequence of int
+        Without `features`: the three whose rings have the largest mean absolute share in these cases' decisions.
+    layer : int
+        Counted from the input; driven by its own input.
+    ordering : {"frequency", "stored"}, optional
+        Default: that of the configuration (`ring_ordering`).
+    every : int
+        Keep every n-th step.
+    memory_limit : int
+        Bytes; a larger result is refused before work starts.
+
+    Returns
+    -------
+    xarray.Dataset
+        `envelope` abs(r+) (case, feature, site, time), `drive`, coupling, dispersion before and after training, speed, lags, delay
+        limits; `ring_residual` says by how much z read off the ring misses the model's. NaN speeds where nothing travels.
+
+    Raises
+    ------
+    ArgumentError
+        With a sentence, before work starts.
+
+    Notes
+    -----
+    Accuracy: *exact*; speeds and lags are *measured*. Cost: O(cases features d_state^2 length) and one forward pass per case; default
+    features also cost one LayerWaves account of these cases.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> X = np.random.default_rng(0).normal(size=(3, 1, 40))
+    >>> ds = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=4, d_state=16)), X).ring(X, features=[0])
+    >>> ds.envelope.dims, bool(ds.ring_residual.max() < 1e-12), round(float(ds.velocity[0] / (-8 * ds.dt[0])), 6)
+    (('case', 'feature', 'site', 'time'), True, 1.0)
+    """
     import xarray as xr
 
     data = as_sequences(X)

@@ -97,11 +97,30 @@ def dispersion(ring: Ring) -> Dispersion:
     )
 
 
-def lag_map(ring: Ring, dt: Tensor | None = None) -> LagMap:
-    r"""Which past each site holds: site j of N the input (N - j) / abs(velocity) steps ago (velocity < 0).
+def speed(ring: Ring) -> Tensor:
+    """Group velocity of an envelope of all waves, (d_model,), sites per the ring's unit: minus the least-squares slope of omega over kappa.
 
-    The velocity is the median of the group velocities, which a few outlying modes do not move. At S4D-Lin it is -P dt: site j holds the
-    input (N - j) / (P dt) steps ago, a revolution takes 2 / dt steps and leaves e^-2 of the energy.
+    After time t the wave of wavenumber k has the phase kappa_k j + omega_k t at site j. An impulse excites all waves alike and is
+    largest where their phases differ least: where kappa_k j is, up to a constant, the best fit to -omega_k t. (The median of the group
+    velocities is noisy after training: on a model of slow potentials it missed measured peaks by up to 82 steps of 1500, this by 4.)
+    0 for a ring of one mode.
+
+    Examples
+    --------
+    >>> from oplens.operators.ring import build_ring
+    >>> speed(build_ring(-0.5 + 1j * math.pi * torch.arange(4, dtype=torch.float64)[None])).round(decimals=12).tolist()
+    [-4.0]
+    """
+    centred = torch.arange(ring.n_modes, dtype=torch.float64) - (ring.n_modes - 1) / 2
+    spacing = 2 * math.pi / ring.n_sites
+    return -(ring.rates.imag @ centred) / (spacing * (centred**2).sum().clamp(min=0.5))
+
+
+def lag_map(ring: Ring, dt: Tensor | None = None) -> LagMap:
+    r"""Which past each site holds: site j of N the input (N - j) / abs(velocity) steps ago (velocity < 0), by :func:`speed`.
+
+    At S4D-Lin the velocity is -P dt: site j holds the input (N - j) / (P dt) steps ago, a revolution takes 2 / dt steps and leaves
+    e^-2 of the energy.
 
     Parameters
     ----------
@@ -112,7 +131,7 @@ def lag_map(ring: Ring, dt: Tensor | None = None) -> LagMap:
     Raises
     ------
     ArgumentError
-        If nothing travels: one mode only, or a median group velocity of 0 (all poles real, as at S4D-Real).
+        If nothing travels: one mode only, or a velocity of 0 (all poles real, as at S4D-Real).
 
     Notes
     -----
@@ -131,11 +150,11 @@ def lag_map(ring: Ring, dt: Tensor | None = None) -> LagMap:
         raise ArgumentError(
             "lag_map: a ring of one mode has no group velocity; a map of the past needs two modes or more."
         )
-    velocity = dispersion(ring).group_velocity.quantile(0.5, dim=1) * step
+    velocity = speed(ring) * step
     still = velocity == 0
     if bool(still.any()):
         raise ArgumentError(
-            f"lag_map: nothing travels on the ring of feature {int(still.nonzero()[0])} (its median group velocity is 0, as with real "
+            f"lag_map: nothing travels on the ring of feature {int(still.nonzero()[0])} (its group velocity is 0, as with real "
             "poles only), so its sites do not hold one moment of the past each."
         )
     distance = -torch.sign(velocity)[:, None] * torch.arange(0, -ring.n_sites, -1) % ring.n_sites
