@@ -95,12 +95,12 @@ class RayNetwork:
         k = np.arange(order + 1)
         return (np.fft.fft(values, axis=0)[: order + 1] / points).real / radius ** k[:, None]
 
-    def windings(self, radius, points=1000):
+    def windings(self, radius, points=500):
         """Zeros inside abs(eps) = radius of every variance and gate denominator, by the argument principle: name -> count.
 
         What leaves double precision counts as one: it did so by growing without bound near a zero.
         """
-        seen, out = {}, np.linspace(0, radius, 60)[:-1]
+        seen, out = {}, np.linspace(0, radius, 30)[:-1]
         circle = radius * np.exp(2j * np.pi * np.arange(points + 1) / points)
         with np.errstate(all="ignore"):
             self(np.concatenate([out, circle]), seen)
