@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
+from oplens.views import VIEWS, Subject, check_views, default_views
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -55,6 +57,7 @@ def assemble(
     y: Any = None,
     *,
     partitions: Sequence[Any] | None = None,
+    views: Sequence[str] | None = None,
     train: SequenceData | None = None,
     title: str | None = None,
     progress: Callable[[str], None] | None = None,
@@ -69,6 +72,8 @@ def assemble(
         Labels; without them accuracies and class means are left out.
     partitions : sequence of parts, tuples of parts or Pairs, optional
         Default: :func:`default_partitions`. Class means of pairs become the cases' largest pairs when there are no labels.
+    views : sequence of str, optional
+        What the file holds of the operator besides partitions; default: :func:`oplens.views.default_views`, all: `oplens.views.VIEWS`.
     train : SequenceData, optional
         Labelled training set for the baselines; default: the one the operator keeps.
     title : str, optional
@@ -87,8 +92,8 @@ def assemble(
     >>> from oplens.data import noisy_sinusoids
     >>> data = noisy_sinusoids(n_cases=40, n_timepoints=60, seed=0)
     >>> model = S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4, classes=data.classes))
-    >>> sorted(assemble(expand(model, data), data).children)
-    ['baselines', 'channels_bands', 'inputs', 'pairs_channels_bands', 'pairs_waves', 'summary', 'waves', 'windows']
+    >>> sorted(assemble(expand(model, data), data, views=["ring"]).children)
+    ['baselines', 'channels_bands', 'inputs', 'pairs_channels_bands', 'pairs_waves', 'ring', 'summary', 'waves', 'windows']
     """
     import xarray as xr
 
@@ -103,6 +108,7 @@ def assemble(
     data = as_sequences(X)
     labels = labels_of(data.y if y is None else y, data.n_cases, "assemble(y=...)")
     _check_labels(op, labels, data.source)
+    wanted_views = default_views(op) if views is None else check_views(op, views, "assemble")
     groups: dict[str, xr.Dataset] = {}
     first: xr.Dataset | None = None
     for name, wanted in _named(partitions or default_partitions(op), labels).items():
@@ -117,6 +123,12 @@ def assemble(
     say("summarising")
     groups["summary"] = summarise(op, first, data, labels)
     groups["inputs"] = choose_cases(op, first, data)
+    subject = Subject(
+        op, replace(data, y=labels), labels, first["predicted"].values.tolist(), groups["inputs"]["case"].values.tolist()
+    )
+    for name in wanted_views:
+        say(VIEWS[name].words)
+        groups[name] = VIEWS[name].make(subject)
     headline = _baselines(op, data, labels, train, groups, say)
     root = xr.Dataset(attrs=_root_attributes(op, data, labels, title, headline))
     return xr.DataTree.from_dict({"/": root, **{f"/{name}": ds for name, ds in groups.items()}})

@@ -50,7 +50,45 @@ def discriminate(
     seed: int = 0,
     memory_limit: int = 2 * 2**30,
 ) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.discriminate`."""
+    """Accuracy between two known signals in Gaussian noise, without simulating one case; plain architecture.
+
+    Parameters
+    ----------
+    signals : mapping from class to Sinusoid or array (n_channels, n_timepoints)
+        Two of the model's classes with the signal that belongs to each, in the units of the data and of one length.
+    noise
+        As for :meth:`predict`.
+    orders : int
+        Orders of the variance's expansion, at least 2.
+    phases : int
+        Every sinusoid is taken at this many equally spaced phases from its own on.
+    simulate_cases : int
+        Cases of each class to run the model on besides (0: none), to hold the prediction against.
+    seed : int
+        Of the simulation.
+
+    Returns
+    -------
+    xarray.Dataset
+        Per signal (stimulus) and class: `target_mean` (*exact*), variances (*truncated*, *bound*), `accuracy_gaussian` of Phi(mean / sd),
+        `accuracy` with orders 1 and 2 of the margin exactly and the rest Gaussian (*truncated*), and limits on it (*bound*);
+        `balanced_accuracy`, `gaussian_correction`, `simulated_...` (*measured*). The margin is that of the later class.
+
+    Notes
+    -----
+    Cost: that of :meth:`predict`, plus O(d_model length^3 + (n_channels length)^3) per signal for orders 1 and 2 in distribution.
+
+    Examples
+    --------
+    >>> from oplens.data import Sinusoid, noisy_sinusoids
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> data = noisy_sinusoids(n_cases=4, n_timepoints=50)
+    >>> op = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4, classes=data.classes)), data)
+    >>> signals = {name: Sinusoid(f, n_timepoints=50, sampling_rate=100.0) for name, f in (("15 Hz", 15.0), ("20 Hz", 20.0))}
+    >>> ds = op.discriminate(signals, noise=0.5)
+    >>> bool(ds.balanced_accuracy_lower_bound <= ds.balanced_accuracy <= ds.balanced_accuracy_upper_bound)
+    True
+    """
     check_model(op, "discriminate")
     check_orders(orders, 2, "discriminate")
     check_count("phases", phases, 1, "discriminate")

@@ -16,7 +16,7 @@ from oplens.explanation.decomposition import Decomposition, decompose
 from oplens.explanation.parts import Bands, By, LayerWaves, Pairs, Waves, normalise
 from oplens.explanation.shares import Moments, Shares, class_orders, remainder, shares
 from oplens.explanation.targets import Target, default_target
-from oplens.explanation.training import check_channels, gather, labels_of, spread_of
+from oplens.explanation.training import batches, check_channels, gather, labels_of, spread_of
 from oplens.operators import diagonal
 from oplens.operators.polynomial import Expansion
 
@@ -31,9 +31,47 @@ FOREIGN_SCALE = 300.0  # millivolts for microvolts are 1000; recordings of one d
 
 
 def explain(
-    op: "ExplicitOperator", X: Any, y: Any, by: "By | Pairs", target: Target | None, X_train: Any, memory_limit: int
+    op: "ExplicitOperator",
+    X: Any,
+    y: Any = None,
+    by: "By | Pairs" = Waves(),  # noqa: B008 - frozen
+    target: Target | None = None,
+    *,
+    X_train: Any = None,
+    memory_limit: int = 2 * 2**30,
 ) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.explain`."""
+    """Every decision as a sum of terms.
+
+    Parameters
+    ----------
+    X : array (n_cases, n_channels, n_timepoints), list of (n_channels, n_timepoints), or SequenceData
+        Raw values; the model's own preprocessing is applied.
+    y : sequence of str, optional
+        True labels; they become the coordinate `label`.
+    by : Waves, LayerWaves, Channels, Bands, Windows, a tuple of them, or Pairs
+    target : Target, optional
+        Default: the margin of the second class over the first, or class-centred logits.
+    X_train : optional
+        Asked for only when the operator could not keep its training inputs (above 64 MB).
+    memory_limit : int
+        Bytes; a result that would not fit is refused before work starts.
+
+    Returns
+    -------
+    xarray.Dataset
+        As docs/schema.md says; `share` sums with `source_share`, `order_0` and `remainder` to `target`.
+
+    Raises
+    ------
+    ArgumentError, DataError
+        With a sentence, before work starts.
+
+    Notes
+    -----
+    Accuracy: *exact* for the plain architecture, *conditional* (frozen gates and norm scales) for the reference;
+    completeness to 1e-10 of the sum of absolute terms by three independent routes.
+    Cost: O(order) forward passes, plus O(n_cases d_model P length) multiply-adds per order for waves.
+    """
     data = as_sequences(X)
     check_channels(op.model, data, "explain")
     _warn_of_units(op, data)
@@ -99,11 +137,11 @@ def _explain_orders(
     features = op.model.config.d_model if decomposition.per_feature else 1
     values = (op.order + 1) * len(data.X) * len(directions) * features * decomposition.n_parts
     check_memory(values, memory_limit, "explain", "explain fewer cases at a time, or coarser parts")
-    moments = op.moments(parts, decomposition, X_train)
+    moments = op.statistics.moments(parts, decomposition, X_train)
     arrays = _arrays(op, decomposition, data.X.shape[-1], len(directions))
     towards = torch.from_numpy(directions)
-    batches = op.batches(data, directions, arrays)
-    terms = (_terms(op, system, batch, decomposition, moments, towards) for _, batch in batches)
+    parted = batches(op.model, data.X, data.lengths, directions, arrays)
+    terms = (_terms(op, system, batch, decomposition, moments, towards) for _, batch in parted)
     per_case = gather(terms, dict.fromkeys(BY_ORDER, 1))
     claim = "exact" if op.model.config.architecture == "plain" else "conditional"
     variables = {**_variables(per_case, decomposition, target, claim), **expansion_variables(op.expansion)}

@@ -152,7 +152,34 @@ def _growth(terms: NDArray[np.float64]) -> NDArray[np.float64]:
 def convergence(
     op: "ExplicitOperator", X: Any, baseline: Any = None, y: Any = None, target: Target | None = None
 ) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.convergence`."""
+    """How far the power series about the baseline reaches along the ray: the radius of convergence of every case.
+
+    Parameters
+    ----------
+    X, baseline, y, target
+        As for :meth:`ray`.
+
+    Returns
+    -------
+    xarray.Dataset
+        `convergence_radius` (case): distance to the nearest complex eps at which a LayerNorm's variance or a gate's denominator
+        vanishes (infinite: nowhere), with the coordinate `nearest` saying which; `growth_radius` (case): 1 / growth of the
+        target's last coefficients.
+
+    Notes
+    -----
+    Claim: *measured*, from series of degree 32 (up to some percent too large where zeros crowd); a radius above 1 is confirmed by
+    the argument principle on the circle abs(eps) = 1. Cost: about 500 products of (length, d_model) arrays per layer and case.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> model = S4D(S4DConfig(d_input=1, n_classes=2, d_model=4, d_state=8, architecture="reference"))
+    >>> X = np.random.default_rng(0).normal(size=(3, 1, 20))
+    >>> bool((expand(model, X).convergence(X).convergence_radius > 0).all())
+    True
+    """
     setting = Ray.of(op, "convergence", X, y, baseline, target)
     found = _find(op, setting, RADIUS_ORDER)
     account = "measured: zeros of LayerNorm variances and gates, from series cut at this order"
@@ -162,7 +189,42 @@ def convergence(
 def homogeneous(
     op: "ExplicitOperator", X: Any, order: int = 8, baseline: Any = None, y: Any = None, target: Target | None = None
 ) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.homogeneous`."""
+    """Homogeneous orders of the whole model: the term of degree k in x - x_0, where these terms sum to the target.
+
+    Parameters
+    ----------
+    X, baseline, y, target
+        As for :meth:`ray`.
+    order : int
+        1 to 40.
+
+    Returns
+    -------
+    xarray.Dataset
+        `homogeneous_order` (order, case, [class]), order 0 being the baseline's value, which sum with `remainder` to `target`; for
+        the cases whose series converges beyond eps = 1 and whose coefficients no longer grow. The attribute `refused` names the
+        others; :meth:`convergence` holds every case's radius.
+
+    Raises
+    ------
+    ArgumentError
+        Where no case is left, which under LayerNorm is the rule.
+
+    Notes
+    -----
+    Claim: *truncated*. Cost: as :meth:`convergence`.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <torch...>
+    >>> op = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=4, d_state=8)), np.ones((1, 1, 20)))
+    >>> ds = op.homogeneous(1 + 0.1 * np.random.default_rng(0).normal(size=(2, 1, 20)), order=4)
+    >>> bool(abs(ds.homogeneous_order.sum("order") + ds.remainder - ds.target).max() < 1e-12)
+    True
+    """
     check_order("homogeneous", order, HIGHEST)
     setting = Ray.of(op, "homogeneous", X, y, baseline, target)
     found = _find(op, setting, max(order, RADIUS_ORDER))

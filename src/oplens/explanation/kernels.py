@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 
 
 def operator_logits(op: "ExplicitOperator", X: Any) -> NDArray[np.float64]:
-    """Work behind calling an operator: (n_cases, n_classes)."""
+    """Logits (n_cases, n_classes) of the operator alone, cut at its order; plain architecture.
+
+    Notes
+    -----
+    Claim: *truncated*; equal to `truncated_logits` of the highest order.
+    """
     _check(op, "op(X)")
     data = as_sequences(X)
     training.check_channels(op.model, data, "op(X)")
@@ -55,7 +60,19 @@ def operator_logits(op: "ExplicitOperator", X: Any) -> NDArray[np.float64]:
 
 
 def kernels(op: "ExplicitOperator", length: int) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.kernels`."""
+    """First-order kernel `h1` (class, channel, time) and the factors of the higher ones, for cases of `length` steps.
+
+    The second-order kernel is sum_h readout encoder encoder sum_s coefficient(2, s) response(s - t) response(s - t') / length: it is
+    kept as these factors. Plain architecture.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> op = expand(S4D(S4DConfig(d_input=2, n_classes=3, d_model=4, d_state=4)), np.ones((2, 2, 10)))
+    >>> op.kernels(10).h1.shape
+    (3, 2, 10)
+    """
     import xarray as xr
 
     from oplens.results import provenance

@@ -1,34 +1,40 @@
 """The central object: a trained model rewritten as an explicit operator, fitted once on training data."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from oplens.data import SequenceData, as_sequences
-from oplens.errors import ArgumentError
-from oplens.explanation import shares as terms
-from oplens.explanation.batch import Batch
-from oplens.explanation.decomposition import Decomposition
-from oplens.explanation.parts import By, Pairs, Waves
-from oplens.explanation.targets import Target
-from oplens.explanation.training import Training, batches, digest, range_of
+from oplens.explanation.ablation import ablate
+from oplens.explanation.certificates import certify
+from oplens.explanation.discrimination import discriminate
+from oplens.explanation.explain import explain
+from oplens.explanation.homogeneous import convergence, homogeneous
+from oplens.explanation.kernels import kernels, operator_logits
+from oplens.explanation.prediction import predict
+from oplens.explanation.rays import ray
+from oplens.explanation.reduction import reduce
+from oplens.explanation.rings import ring
+from oplens.explanation.statistics import Statistics
+from oplens.explanation.steering import steer
+from oplens.explanation.sweep import sweep
+from oplens.explanation.training import Training
 from oplens.models.s4d import S4D
 from oplens.operators import diagonal
 from oplens.operators.polynomial import Expansion
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 
 @dataclass(frozen=True, eq=False)
 class ExplicitOperator:
     """A model as an explicit operator; made by :func:`oplens.expand`, or read by :meth:`load`.
+
+    One method per question, each described where its work is done: `explain` a decision as a sum, calling it (logits of the
+    operator alone) and its `kernels`, `certify`, `predict`, `discriminate` and `sweep` before any simulation, `steer`, `ablate`,
+    `reduce`, and what holds for any architecture and depth: `ring`, `ray`, `homogeneous`, `convergence`. They are many because the
+    questions are; none keeps a state beyond `statistics`.
 
     Attributes
     ----------
@@ -43,8 +49,21 @@ class ExplicitOperator:
     model: S4D
     expansion: Expansion | None
     training: Training
-    _moments: dict[Any, terms.Moments] = field(default_factory=dict, repr=False)
-    _pair_moments: dict[Any, Tensor] = field(default_factory=dict, repr=False)
+
+    explain = explain
+    __call__ = operator_logits
+    kernels = kernels
+    certify = certify
+    predict = predict
+    discriminate = discriminate
+    sweep = sweep
+    steer = steer
+    ablate = ablate
+    reduce = reduce
+    ring = ring
+    ray = ray
+    homogeneous = homogeneous
+    convergence = convergence
 
     @property
     def family(self) -> str:
@@ -61,175 +80,24 @@ class ExplicitOperator:
         """Discrete diagonal system of the first layer."""
         return self.model.layer(0).system()
 
-    def explain(
-        self,
-        X: Any,
-        y: Any = None,
-        by: "By | Pairs" = Waves(),  # noqa: B008 - frozen
-        target: Target | None = None,
-        *,
-        X_train: Any = None,
-        memory_limit: int = 2 * 2**30,
-    ) -> "xr.Dataset":
-        """Every decision as a sum of terms.
+    @cached_property
+    def statistics(self) -> Statistics:
+        """Moments and ranges of the training pre-activations that accounts need, computed once."""
+        return Statistics(self.model, self.expansion, self.training)
 
-        Parameters
-        ----------
-        X : array (n_cases, n_channels, n_timepoints), list of (n_channels, n_timepoints), or SequenceData
-            Raw values; the model's own preprocessing is applied.
-        y : sequence of str, optional
-            True labels; they become the coordinate `label`.
-        by : Waves, LayerWaves, Channels, Bands, Windows, a tuple of them, or Pairs
-        target : Target, optional
-            Default: the margin of the second class over the first, or class-centred logits.
-        X_train : optional
-            Asked for only when the operator could not keep its training inputs (above 64 MB).
-        memory_limit : int
-            Bytes; a result that would not fit is refused before work starts.
+    def training_range(self) -> Any:  # TEMPORARY
+        return self.statistics.range
 
-        Returns
-        -------
-        xarray.Dataset
-            As docs/schema.md says; `share` sums with `source_share`, `order_0` and `remainder` to `target`.
+    def training_inputs(self, X_train: Any = None) -> Any:  # TEMPORARY
+        return self.statistics.inputs(X_train)
 
-        Raises
-        ------
-        ArgumentError, DataError
-            With a sentence, before work starts.
+    def moments(self, key: Any, decomposition: Any, X_train: Any = None) -> Any:  # TEMPORARY
+        return self.statistics.moments(key, decomposition, X_train)
 
-        Notes
-        -----
-        Accuracy: *exact* for the plain architecture, *conditional* (frozen gates and norm scales) for the reference;
-        completeness to 1e-10 of the sum of absolute terms by three independent routes.
-        Cost: O(order) forward passes, plus O(n_cases d_model P length) multiply-adds per order for waves.
-        """
-        from oplens.explanation.explain import explain
+    def batches(self, data: Any, directions: Any, arrays: int = 1) -> Any:  # TEMPORARY
+        from oplens.explanation.training import batches
 
-        return explain(self, X, y, by, target, X_train, memory_limit)
-
-    def __call__(self, X: Any) -> NDArray[np.float64]:
-        """Logits (n_cases, n_classes) of the operator alone, cut at its order; plain architecture.
-
-        Notes
-        -----
-        Claim: *truncated*; equal to `truncated_logits` of the highest order.
-        """
-        from oplens.explanation.kernels import operator_logits
-
-        return operator_logits(self, X)
-
-    def kernels(self, length: int) -> "xr.Dataset":
-        """First-order kernel `h1` (class, channel, time) and the factors of the higher ones, for cases of `length` steps.
-
-        The second-order kernel is sum_h readout encoder encoder sum_s coefficient(2, s) response(s - t) response(s - t') / length: it is
-        kept as these factors. Plain architecture.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from oplens import S4D, S4DConfig, expand
-        >>> op = expand(S4D(S4DConfig(d_input=2, n_classes=3, d_model=4, d_state=4)), np.ones((2, 2, 10)))
-        >>> op.kernels(10).h1.shape
-        (3, 2, 10)
-        """
-        from oplens.explanation.kernels import kernels
-
-        return kernels(self, length)
-
-    def certify(
-        self, X: Any, y: Any = None, radius: Any = 0.0, orders: Sequence[int] = (2, 4, 8, 16, 20)
-    ) -> "xr.Dataset":
-        """Certificates per case: in which box the decision cannot flip, and which order decides as the model does all over it.
-
-        Parameters
-        ----------
-        X, y
-            As for :meth:`explain`.
-        radius : float or sequence of float
-            Half widths of the box around each case, in units of the preprocessed input (standard deviations as a rule).
-        orders : sequence of int
-            Degrees of the Chebyshev polynomials, fitted on the range of the training pre-activations widened by what the largest
-            box adds.
-
-        Returns
-        -------
-        xarray.Dataset
-            `certified_order` and `robust` (case, radius), `remainder_bound` (order, case, radius), `margin_lower_bound`
-            (case, radius), `robust_radius` (case), fractions; claim *bound*.
-
-        Raises
-        ------
-        ArgumentError
-            For the reference architecture, negative radii or orders below 1.
-
-        Notes
-        -----
-        Cost: one forward and one adjoint pass, and one table of certified remainders per order (about a second each).
-
-        Examples
-        --------
-        >>> import numpy as np, torch
-        >>> from oplens import S4D, S4DConfig, expand
-        >>> model = S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4))
-        >>> X = np.random.default_rng(0).normal(size=(4, 1, 30))
-        >>> ds = expand(model, X).certify(X, radius=[0.0, 0.01], orders=(2, 8))
-        >>> bool((ds.robust_radius > 0).all()), ds.certified_order.dims
-        (True, ('case', 'radius'))
-        """
-        from oplens.explanation.certificates import certify
-
-        return certify(self, X, y, radius, orders)
-
-    def predict(self, signal: Any, noise: Any, target: Target | None = None, orders: int = 6) -> "xr.Dataset":
-        """Mean and variance of the target for a known signal in Gaussian noise, without simulating one case; plain architecture.
-
-        Parameters
-        ----------
-        signal : Sinusoid or array (n_channels, n_timepoints)
-            In the units of the data.
-        noise : float, sequence of float or matrix
-            Standard deviation of noise that is white in time: one, one per channel, or the covariance over channels.
-        target : Target, optional
-            As for :meth:`explain`.
-        orders : int
-            Orders of the variance's expansion.
-
-        Returns
-        -------
-        xarray.Dataset
-            `target_mean` (*exact*), `target_variance` and `variance_by_order` (*truncated*: each order adds, so a bound from below).
-
-        Notes
-        -----
-        The whole model is meant, not its polynomial. Cost: O(orders d_model^2 length^2).
-
-        Examples
-        --------
-        >>> from oplens.data import Sinusoid, noisy_sinusoids
-        >>> from oplens import S4D, S4DConfig, expand
-        >>> op = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4)), noisy_sinusoids(n_cases=4).X)
-        >>> ds = op.predict(Sinusoid(15.0, n_timepoints=50, sampling_rate=100.0), noise=0.5)
-        >>> bool(ds.target_variance > 0)
-        True
-        """
-        from oplens.explanation.prediction import predict
-
-        return predict(self, signal, noise, target, orders)
-
-    def training_range(self) -> tuple[Tensor, Tensor]:
-        """Smallest and largest training pre-activation of every feature, (d_model,) each (computed once, then kept)."""
-        return self._range
-
-    def __eq__(self, other: object) -> bool:
-        """Same configuration, weights, expansion and training set, bit for bit."""
-        if not isinstance(other, ExplicitOperator):
-            return NotImplemented
-        mine, theirs = self._contents(), other._contents()
-        if mine.keys() != theirs.keys():
-            return False
-        return all(_same(mine[key], theirs[key]) for key in mine)
-
-    __hash__ = None  # type: ignore[assignment]
+        return batches(self.model, data.X, data.lengths, directions, arrays)
 
     def save(self, directory: str | Path) -> None:
         """Write the operator, its model and its training inputs into a directory."""
@@ -244,46 +112,16 @@ class ExplicitOperator:
 
         return load_operator(directory)
 
-    @cached_property
-    def _range(self) -> tuple[Tensor, Tensor]:
-        return range_of(self.model, *self.training_inputs())
+    def __eq__(self, other: object) -> bool:
+        """Same configuration, weights, expansion and training set, bit for bit."""
+        if not isinstance(other, ExplicitOperator):
+            return NotImplemented
+        mine, theirs = self._contents(), other._contents()
+        if mine.keys() != theirs.keys():
+            return False
+        return all(_same(mine[key], theirs[key]) for key in mine)
 
-    @property
-    def pair_moments(self) -> dict[Any, Tensor]:
-        """Training second moments of pairs, by partition (kept once computed)."""
-        return self._pair_moments
-
-    def batches(
-        self, data: SequenceData, directions: NDArray[np.float64], arrays: int = 1
-    ) -> Iterator[tuple[slice, Batch]]:
-        """Cases in chunks that keep working memory bounded whatever their number."""
-        yield from batches(self.model, data.X, data.lengths, directions, arrays)
-
-    def moments(self, key: Any, decomposition: Decomposition, X_train: Any = None) -> terms.Moments:
-        """Training moments of a decomposition (computed once, then kept)."""
-        assert self.expansion is not None
-        if self.expansion.family != "hermite":
-            return terms.power_moments(decomposition, self.expansion)
-        if key not in self._moments:
-            self._moments[key] = self._fit_moments(decomposition, X_train)
-        return self._moments[key]
-
-    def training_inputs(self, X_train: Any = None) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Training inputs kept by the operator, or given again and checked against its hash."""
-        if self.training.X is not None:
-            return self.training.X, self.training.lengths
-        if X_train is None:
-            raise ArgumentError(
-                f"explain: the operator's training set ({self.training.source}) was above 64 MB and is not kept in it; a new "
-                "partition needs its moments: pass X_train=."
-            )
-        data = as_sequences(X_train)
-        X = data.X.astype(np.float32)
-        if digest(X, data.lengths) != self.training.digest:
-            raise ArgumentError(
-                "explain(X_train=...): these are not the inputs the operator was fitted on (hashes differ)."
-            )
-        return X, data.lengths
+    __hash__ = None  # type: ignore[assignment]
 
     def _contents(self) -> dict[str, Any]:
         contents: dict[str, Any] = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
@@ -294,18 +132,6 @@ class ExplicitOperator:
             for name in ("family", "centre", "variance", "coefficients"):
                 contents[name] = getattr(self.expansion, name)
         return contents
-
-    def _fit_moments(self, decomposition: Decomposition, X_train: Any) -> terms.Moments:
-        assert self.expansion is not None
-        X, lengths = self.training_inputs(X_train)
-        none = np.zeros((1, self.model.config.n_classes))
-        sums: list[Tensor] | None = None
-        for _, batch in batches(self.model, X, lengths, none):
-            values = terms.batch_moments(decomposition, self.expansion, batch)
-            sums = list(values) if sums is None else [a + b for a, b in zip(sums, values, strict=True)]
-        assert sums is not None
-        mean, covariance, source_mean, source_covariance = (value / len(lengths) for value in sums)
-        return terms.Moments(mean, covariance, source_mean, source_covariance)
 
 
 def _same(mine: Any, theirs: Any) -> bool:

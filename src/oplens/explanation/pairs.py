@@ -70,7 +70,7 @@ def explain_pairs(
     collect = _Collector(by, labels, decomposition, op)
     scale = decomposition.n_parts + len(decomposition.sources)
     explicit = _needs_explicit(op, decomposition) or _far_from_zero(op, members.mean)
-    for rows, batch in op.batches(data, directions, arrays=scale if explicit else 1):
+    for rows, batch in batches(op.model, data.X, data.lengths, directions, scale if explicit else 1):
         nu = decomposition.explicit(batch) - members.mean[..., None] if explicit else None
         collect.add(
             rows, batch.logits, [_order(op, decomposition, batch, members, k, nu) for k in range(2, op.order + 1)]
@@ -120,21 +120,21 @@ def _far_from_zero(op: "ExplicitOperator", mean: Tensor) -> bool:
 
 
 def _training(op: "ExplicitOperator", parts: tuple[Any, ...], decomposition: Decomposition, X_train: Any) -> _Members:
-    moments = op.moments(parts, decomposition, X_train)
+    moments = op.statistics.moments(parts, decomposition, X_train)
     mean = _joined(moments.mean, moments.source_mean)
     covariance = _joined(moments.covariance, moments.source_covariance)
     size = mean.shape[-1]
     if op.family != "hermite":
         return _Members(mean, covariance, torch.zeros(mean.shape[0], size, size, dtype=mean.dtype))
     key = ("pairs", parts)
-    if key not in op.pair_moments:
-        op.pair_moments[key] = _covariances(op, decomposition, mean, X_train)
-    return _Members(mean, covariance, op.pair_moments[key])
+    if key not in op.statistics.pairs:
+        op.statistics.pairs[key] = _covariances(op, decomposition, mean, X_train)
+    return _Members(mean, covariance, op.statistics.pairs[key])
 
 
 def _covariances(op: "ExplicitOperator", decomposition: Decomposition, mean: Tensor, X_train: Any) -> Tensor:
     """E sum p nu_i nu_j over the training set, (d_model, J, J)."""
-    X, lengths = op.training_inputs(X_train)
+    X, lengths = op.statistics.inputs(X_train)
     none = np.zeros((1, op.model.config.n_classes))
     total: Tensor | None = None
     identity = isinstance(decomposition, WaveDecomposition) and not _far_from_zero(op, mean)

@@ -128,7 +128,38 @@ def moments(setting: Setting, values: NDArray[np.float64], orders: int, forms: b
 def predict(
     op: "ExplicitOperator", signal: Any, noise: Any, target: Target | None = None, orders: int = 6
 ) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.predict`."""
+    """Mean and variance of the target for a known signal in Gaussian noise, without simulating one case; plain architecture.
+
+    Parameters
+    ----------
+    signal : Sinusoid or array (n_channels, n_timepoints)
+        In the units of the data.
+    noise : float, sequence of float or matrix
+        Standard deviation of noise that is white in time: one, one per channel, or the covariance over channels.
+    target : Target, optional
+        As for :meth:`explain`.
+    orders : int
+        Orders of the variance's expansion.
+
+    Returns
+    -------
+    xarray.Dataset
+        `target_mean` (*exact*), `target_variance` and `variance_by_order` (*truncated*: each order adds, so a bound from below),
+        `target_variance_bound` from above (*bound*).
+
+    Notes
+    -----
+    The whole model is meant, not its polynomial; models that remove offsets are included. Cost: O(orders d_model^2 length^2).
+
+    Examples
+    --------
+    >>> from oplens.data import Sinusoid, noisy_sinusoids
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> op = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4)), noisy_sinusoids(n_cases=4).X)
+    >>> ds = op.predict(Sinusoid(15.0, n_timepoints=50, sampling_rate=100.0), noise=0.5)
+    >>> bool(ds.target_variance > 0)
+    True
+    """
     import xarray as xr
 
     from oplens.results import provenance

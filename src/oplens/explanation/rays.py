@@ -114,7 +114,44 @@ def ray(
     y: Any = None,
     target: Target | None = None,
 ) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.ray`."""
+    """The target of any architecture as a polynomial of eps along x_0 + eps (x - x_0), from a baseline (0) to the case (1).
+
+    Parameters
+    ----------
+    X, y, target
+        As for :meth:`explain`.
+    order : int
+        Degree of the polynomial, 1 to 64; it meets the model at order + 1 Chebyshev nodes.
+    baseline : array (n_channels,) or (n_channels, n_timepoints), or "zero", optional
+        x_0 in the units of the data; samples must reach as far as the longest case. "zero": a preprocessed input of zeros.
+        Default: the mean of every channel over the training set.
+
+    Returns
+    -------
+    xarray.Dataset
+        `ray_order` (order, case, [class]): Chebyshev terms at the case, which sum with `remainder` to `target`; `ray_error`
+        (order, case, [class]): largest miss of the expansion cut after each order, at the positions; `model_course` and
+        `expansion_course` (position, case, [class]); `power_order` (order, case, [class]): the same polynomial in powers of eps.
+
+    Raises
+    ------
+    ArgumentError, DataError
+        With a sentence.
+
+    Notes
+    -----
+    Claim: *truncated*; the courses of the model are *exact*, the misses *measured*. Cost: 2 order + 4 passes.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> model = S4D(S4DConfig(d_input=2, n_classes=2, d_model=4, d_state=8, n_layers=2, architecture="reference"))
+    >>> X = np.random.default_rng(0).normal(size=(5, 2, 40))
+    >>> ds = expand(model, X).ray(X)
+    >>> bool(abs(ds.ray_order.sum("order") + ds.remainder - ds.target).max() < 1e-12)
+    True
+    """
     import xarray as xr
 
     check_order("ray", order, HIGHEST)

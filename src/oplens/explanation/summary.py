@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation.targets import Target, default_target
-from oplens.explanation.training import labels_of
+from oplens.explanation.training import batches, labels_of
 from oplens.results import recomputed_completeness
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def training_margins(
     from oplens.explanation.shares import class_orders
 
     explained, model = [], []
-    for _, batch in op.batches(train, directions):
+    for _, batch in batches(op.model, train.X, train.lengths, directions):
         logits = batch.logits.numpy()
         own = class_orders(batch, op.expansion)[-1].numpy() if op.expansion is not None else logits
         explained.append(own @ directions.T)

@@ -51,7 +51,44 @@ def sweep(
     seed: int = 0,
     marks: Mapping[str, float] | None = None,
 ) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.sweep`."""
+    """Mean and variance of the target against the frequency of a sinusoid in noise; plain architecture.
+
+    Parameters
+    ----------
+    frequencies : sequence of float
+        Hz, at least 0 and below half the model's sampling rate; cycles per step where it knows none.
+    noise, target, orders
+        As for :meth:`predict`.
+    amplitude, offset : float or tuple of float
+        Of the sinusoid, in the units of the data; one value, or one per channel.
+    n_timepoints : int, optional
+        The longest training length when omitted.
+    phases : int
+        Equally spaced phases, whose mixture is predicted.
+    simulate_cases, seed : int
+        Cases per frequency to run the model on besides, and their seed.
+    marks : mapping from name to frequency, optional
+        Lines of the picture; classes called "15 Hz" mark themselves.
+
+    Returns
+    -------
+    xarray.Dataset
+        `target_mean` (*exact*), `target_variance` (*truncated*), `target_variance_bound` (*bound*), `phase_variance` (*exact*),
+        `probability_towards` (*truncated*, margins only), `simulated_...` (*measured*); dimension stimulus, coordinate frequency.
+
+    Notes
+    -----
+    Cost: one pass over the noise's covariances for all frequencies and phases, O(orders d_model^2 length^2 (1 + number of them)).
+
+    Examples
+    --------
+    >>> from oplens.data import noisy_sinusoids
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> data = noisy_sinusoids(n_cases=4, n_timepoints=50)
+    >>> model = S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4, classes=data.classes, sampling_rate=100.0))
+    >>> expand(model, data).sweep([5.0, 15.0, 25.0], noise=0.5).target_mean.sizes
+    Frozen({'stimulus': 3})
+    """
     config = op.model.config
     check_model(op, "sweep")
     check_orders(orders, 1, "sweep")

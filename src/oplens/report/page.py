@@ -16,8 +16,13 @@ from oplens.report import facts
 from oplens.report.accuracy import accuracy_section
 from oplens.report.blocks import Limits, Picture, Section
 from oplens.report.cases import case_section
+from oplens.report.kernels import kernel_section
 from oplens.report.pairs import pair_sections
 from oplens.report.partitions import partition_section, partitions
+from oplens.report.prediction import prediction_section
+from oplens.report.rays import ray_section
+from oplens.report.reduction import reduction_section
+from oplens.report.ring import ring_section
 from oplens.results import read_results, validate
 
 MAX_BYTES = 8_000_000
@@ -95,6 +100,11 @@ def _page(tree: xr.DataTree, limits: Limits) -> str:
         *accuracy_section(tree),
         *(partition_section(name, partition, limits) for name, partition in found.items()),
         *pair_sections(tree, limits),
+        *ring_section(tree, limits),
+        *kernel_section(tree, limits),
+        *reduction_section(tree, limits),
+        *ray_section(tree, limits),
+        *prediction_section(tree, limits),
         *case_section(tree, found, limits),
     ]
     environment = jinja2.Environment(
