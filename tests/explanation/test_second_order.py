@@ -105,8 +105,8 @@ def test_gains_are_what_sinusoids_change(n_classes):
     ds = summarise_kernels(op)
     directions = np.array([[-1.0, 1.0]]) if n_classes == 2 else np.eye(3) - 1 / 3
     phases = 2 * np.pi * np.arange(8) / 8
-    for signal in (0, 40, 111, 159):
-        omega = 2 * np.pi * float(ds.signal_frequency[signal]) / 10
+    for stimulus in (0, 40, 111, 159):
+        omega = 2 * np.pi * float(ds.frequency[stimulus]) / 10
         for d in range(2):
             x = np.zeros((8, 2, LENGTH))
             x[:, d] = np.cos(omega * np.arange(LENGTH) + phases[:, None])
@@ -115,8 +115,8 @@ def test_gains_are_what_sinusoids_change(n_classes):
             square = ((plus + minus) / 2 - none).mean(0)
             linear = np.sqrt(2 * (((plus - minus) / 2) ** 2).mean(0))
             lead = () if n_classes == 2 else (slice(None),)
-            np.testing.assert_allclose(np.atleast_1d(ds.square_gain.values[*lead, d, signal]), square, atol=1e-12)
-            np.testing.assert_allclose(np.atleast_1d(ds.linear_gain.values[*lead, d, signal]), linear, atol=1e-12)
+            np.testing.assert_allclose(np.atleast_1d(ds.square_gain.values[*lead, d, stimulus]), square, atol=1e-12)
+            np.testing.assert_allclose(np.atleast_1d(ds.linear_gain.values[*lead, d, stimulus]), linear, atol=1e-12)
 
 
 def test_long_cases_are_told_by_means_over_blocks(monkeypatch):

@@ -17,7 +17,7 @@ def group(per_class=False, n_channels=3, scale=1.0):
     coords = {
         "channel": CHANNELS[:n_channels],
         "time": ("time", np.arange(9) / 4, {"units": "s"}),
-        "signal_frequency": ("signal", np.geomspace(0.3, 40, 12), {"units": "Hz"}),
+        "frequency": ("stimulus", np.geomspace(0.3, 40, 12), {"units": "Hz"}),
         "member": ("pair", ["C3", "C3"]),
         "member_2": ("pair", ["<b>C4", "C3"]),
         "position": ("position", np.arange(5) / 4, {"units": "s"}),
@@ -27,8 +27,8 @@ def group(per_class=False, n_channels=3, scale=1.0):
         coords["class"] = ["a", "b", "c"]
     variables = {
         "h1": ((*lead, "channel", "time"), scale * RNG.normal(size=(*shape, n_channels, 9))),
-        "linear_gain": ((*lead, "channel", "signal"), scale * RNG.uniform(size=(*shape, n_channels, 12))),
-        "square_gain": ((*lead, "channel", "signal"), scale * RNG.normal(size=(*shape, n_channels, 12))),
+        "linear_gain": ((*lead, "channel", "stimulus"), scale * RNG.uniform(size=(*shape, n_channels, 12))),
+        "square_gain": ((*lead, "channel", "stimulus"), scale * RNG.normal(size=(*shape, n_channels, 12))),
         "h2": ((*lead, "pair", "position", "position_2"), scale * RNG.normal(size=(*shape, 2, 5, 5))),
     }
     return xr.Dataset(
@@ -76,7 +76,7 @@ def test_one_channel_is_a_line():
     assert line.type == "scatter"
     np.testing.assert_allclose(line.y, ds.h1.values[0], rtol=1e-6)
     np.testing.assert_allclose(line.x, ds.time, rtol=1e-6)
-    np.testing.assert_allclose(kernel_gain(ds).data[0].x, ds.signal_frequency, rtol=1e-6)
+    np.testing.assert_allclose(kernel_gain(ds).data[0].x, ds.frequency, rtol=1e-6)
 
 
 def test_raw_kernels_become_margins_or_centred_logits():

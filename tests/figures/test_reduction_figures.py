@@ -7,7 +7,7 @@ import xarray as xr
 from oplens.figures.reduction import accuracy_by_waves, shown_frequencies, wave_importance
 
 
-def curve(labelled=True):
+def curve(labelled=True, refitted=False):
     """An invented group `/reduction`."""
     lines = {
         "agreement": [0.6, 0.8, 0.9, 0.99, 1.0],
@@ -16,6 +16,10 @@ def curve(labelled=True):
     }
     if labelled:
         lines["accuracy"] = [0.55, 0.78, 0.9, 0.88, 0.89]
+    if refitted:
+        lines |= {
+            f"refitted_{name}": lines[name][::-1] for name in ("agreement", "margin_r2", "accuracy") if name in lines
+        }
     variables = {name: ("n_waves", values) for name, values in lines.items()}
     if labelled:
         variables["model_accuracy"] = ((), 0.89)
@@ -32,24 +36,32 @@ def curve(labelled=True):
     return xr.Dataset(variables, coords=coords)
 
 
+@pytest.mark.parametrize("refitted", [True, False])
 @pytest.mark.parametrize("labelled", [True, False])
-def test_lines_hold_accuracy_agreement_and_r2(labelled):
-    ds = curve(labelled)
+def test_lines_hold_accuracy_and_r2(labelled, refitted):
+    ds = curve(labelled, refitted)
     figure = accuracy_by_waves(ds)
     traces = {trace.name: trace for trace in figure.data}
-    assert ("accuracy" in traces) == labelled
+    upper, variable = ("accuracy", "accuracy") if labelled else ("same decisions", "agreement")
+    assert list(traces) == [
+        name
+        for name in (upper, f"{upper}, refitted", "margin R²", "margin R², refitted")
+        if refitted or "refitted" not in name
+    ]
     for trace in figure.data:
         np.testing.assert_allclose(trace.x, ds.n_waves)
-    np.testing.assert_allclose(traces["same decisions"].y, ds.agreement, rtol=1e-6)
+    np.testing.assert_allclose(traces[upper].y, ds[variable], rtol=1e-6)
     np.testing.assert_allclose(traces["margin R²"].y, [-0.25, 0.1, 0.8, 0.95, 1.0], rtol=1e-6)
     assert "−3.000" in traces["margin R²"].customdata[0], "what is cut off is told on hover"
-    assert "8,898 parameters" in traces["same decisions"].customdata[-1]
-    if labelled:
-        np.testing.assert_allclose(traces["accuracy"].y, ds.accuracy, rtol=1e-6)
-        assert [figure.layout.shapes[0].y0, figure.layout.shapes[0].y1] == [0.89, 0.89]
+    assert "8,898 parameters" in traces[upper].customdata[-1]
+    if refitted:
+        np.testing.assert_allclose(traces[f"{upper}, refitted"].y, ds[variable][::-1], rtol=1e-6)
+        assert traces[f"{upper}, refitted"].line.dash == "dash"
+    levels = [(shape.y0, shape.y1) for shape in figure.layout.shapes]
+    assert levels == ([(0.89, 0.89)] if labelled else [])
     low, high = figure.layout.yaxis.range
-    assert low <= 0.55 < high
-    assert low < min(trace.y.min() for trace in figure.data if trace.yaxis == "y")
+    assert low < min(trace.y.min() for trace in figure.data if trace.yaxis == "y") < high
+    assert figure.layout.yaxis2.range[0] < -0.25
 
 
 def test_many_sizes_keep_labels_apart():

@@ -32,8 +32,8 @@ def test_findings_are_the_extremes_of_the_gain():
     (section,) = kernel_section(results, Limits())
     gain = ds.square_gain.values
     for value, finding, side in zip((gain.max(), gain.min()), section.findings[:2], ("<i>move", "rest"), strict=True):
-        channel, signal = np.argwhere(gain == value)[0]
-        assert f"{float(ds.signal_frequency[signal]):.3g} Hz in channel {channel + 1} speaks most for {side}" in finding
+        channel, stimulus = np.argwhere(gain == value)[0]
+        assert f"{float(ds.frequency[stimulus]):.3g} Hz in channel {channel + 1} speaks most for {side}" in finding
         assert told(finding) == pytest.approx(value, abs=0.006)
     offsets = ds.h1.values.sum(1)
     largest = np.abs(offsets).argmax()

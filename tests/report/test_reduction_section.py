@@ -66,9 +66,33 @@ def test_the_table_holds_every_size_and_the_full_model():
     assert all(len(row) == len(section.tables[0].header) for row in section.tables[0].rows)
 
 
-def test_small_pages_and_refitted_decoders():
+def test_small_pages_and_no_group():
     ds = curve([0.5, 0.9, 0.9])
     assert [len(reduction_section(ds, limits)[0].pictures) for limits in (Limits(), Limits(variants=1))] == [2, 1]
-    assert "fitted anew" not in reduction_section(ds, Limits())[0].pictures[0].caption
-    assert "fitted anew" in reduction_section(ds.assign_attrs(refit="decoder"), Limits())[0].pictures[0].caption
     assert reduction_section(xr.DataTree.from_dict({"waves": xr.Dataset()}), Limits()) == []
+
+
+def test_refitted_decoders_are_told_apart():
+    ds = curve([0.5, 0.6, 0.7, 0.9, 0.9])
+    assert "Dashed" not in reduction_section(ds, Limits())[0].pictures[0].caption
+    refitted = {
+        "accuracy": [0.5, 0.89, 0.9, 0.9, 0.9],
+        "agreement": [0.5, 0.8, 0.9, 0.95, 1.0],
+        "margin_r2": [0.1, 0.5, 0.9, 1.0, 1.0],
+    }
+    both = ds.assign({f"refitted_{name}": ("n_waves", values) for name, values in refitted.items()})
+    (section,) = reduction_section(both, Limits())
+    assert "Dashed" in section.pictures[0].caption
+    assert section.findings[0].startswith("8 of 16 waves")
+    assert section.findings[1] == (
+        "With the decoder fitted anew on training cases, 2 are enough: the smaller model decides 89 % of the cases correctly, the full "
+        "one 90 %; both decide alike in 80 %."
+    )
+    (table,) = section.tables
+    assert table.rows[1] == ["2", "20", "2", "60.0 %", "60.0 %", "−0.500", "89.0 %", "80.0 %", "0.500"]
+    assert all(len(row) == len(table.header) for row in table.rows)
+    worse = both.assign(refitted_accuracy=("n_waves", [0.5, 0.5, 0.5, 0.9, 0.9]))
+    assert not any("fitted anew" in finding for finding in findings(worse))
+    only = both.assign(accuracy=("n_waves", [0.1, 0.1, 0.1, 0.1, 0.9]))
+    assert "No smaller model" in findings(only)[0]
+    assert "2 are enough" in findings(only)[1]

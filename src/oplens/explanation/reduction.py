@@ -140,11 +140,30 @@ class Reduction:
         weakest = self.importance.reshape(-1)[self.order[k - 1]]
         return waves, np.flatnonzero(waves.any((0, 2)) | (self.skip >= weakest))
 
+    def cut(self, k: int) -> S4D:
+        """The full model without the other waves, its decoder's weights and bias as they were."""
+        return _cut(self.source, *self.kept(k))
+
+    def decoders(self, model: S4D) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Weights and bias for a cut model's decoder: with the mean training logits only, and fitted anew to every case's."""
+        pooled, own = run(model, self.cases)
+        missing = self.logits - own
+        shift = missing.mean(0)
+        mean, scale = pooled.mean(0), pooled.std(0)
+        scale = np.where(scale > 1e-12 * np.abs(pooled).max(0), scale, np.inf)  # what never varies predicts nothing
+        Q = (pooled - mean) / scale
+        gram = Q.T @ Q + RIDGE * len(Q) * np.eye(Q.shape[1])
+        change: Array = np.linalg.solve(gram, Q.T @ (missing - shift)) / scale[:, None]  # (d_model, n_classes)
+        weight, bias = model.decoder.weight.detach(), model.decoder.bias.detach()
+        fitted = torch.from_numpy(np.ascontiguousarray(change.T)), torch.from_numpy(shift - mean @ change)
+        return (weight, bias + torch.from_numpy(shift)), (weight + fitted[0], bias + fitted[1])
+
     def model(self, k: int, refit: bool) -> S4D:
         """The smaller model of k waves."""
-        waves, features = self.kept(k)
-        model = _cut(self.source, waves, features)
-        _settle(model, self.cases, self.logits, refit)
+        model = self.cut(k)
+        weight, bias = self.decoders(model)[refit]
+        model.decoder.weight.copy_(weight)
+        model.decoder.bias.copy_(bias)
         return model.requires_grad_(True).eval()
 
 
@@ -166,7 +185,7 @@ def _training_cases(op: "ExplicitOperator", X_train: Any, call: str) -> Sequence
             f"{call}: the operator's training set ({op.training.source}) was above 64 MB and is not kept in it, and waves are "
             "ranked on it: pass X_train=."
         )
-    X, lengths = op.training_inputs(X_train)
+    X, lengths = op.statistics.inputs(X_train)
     rows = np.arange(0, len(X), math.ceil(len(X) / MOST_CASES))
     config = op.model.config
     return SequenceData(
@@ -188,10 +207,10 @@ def _plain_importance(op: "ExplicitOperator", cases: SequenceData, X_train: Any)
     decomposition = decompose((Waves(),), config, op.system)
     assert isinstance(decomposition, WaveDecomposition)
     skip = decomposition.sources.index("skip")
-    moments = op.moments((Waves(),), decomposition, X_train)
+    moments = op.statistics.moments((Waves(),), decomposition, X_train)
     directions = default_target(config.classes).directions(config.classes)
     found = []
-    for _, batch in op.batches(cases, directions):
+    for _, batch in training.batches(op.model, cases.X, cases.lengths, directions):
         weight = batch.weights[0]  # the plain architecture has one: pooling, the same for all targets
         q = weight.omega * op.expansion.divided_difference(batch.z)
         parts, sources = decomposition.moments(batch, q)
@@ -258,22 +277,6 @@ def _kernel(source: S4D, number: int, waves: NDArray[np.bool_], index: Tensor, w
         "log_A_real": torch.log((-poles.real).clamp(min=torch.finfo(torch.float64).tiny)),
         "A_imag": poles.imag.contiguous(),
     }
-
-
-def _settle(model: S4D, cases: SequenceData, logits: Array, refit: bool) -> None:
-    """Give the decoder the bias that keeps the mean training logits and, with `refit`, weights that follow each case's."""
-    pooled, own = run(model, cases)
-    missing = logits - own
-    shift = missing.mean(0)
-    if refit:
-        mean, scale = pooled.mean(0), pooled.std(0)
-        scale = np.where(scale > 1e-12 * np.abs(pooled).max(0), scale, np.inf)  # what never varies predicts nothing
-        Q = (pooled - mean) / scale
-        gram = Q.T @ Q + RIDGE * len(Q) * np.eye(Q.shape[1])
-        change: Array = np.linalg.solve(gram, Q.T @ (missing - shift)) / scale[:, None]  # (d_model, n_classes)
-        model.decoder.weight.add_(torch.from_numpy(np.ascontiguousarray(change.T)))
-        shift = shift - mean @ change
-    model.decoder.bias.add_(torch.from_numpy(shift))
 
 
 def stored_waves(model: S4D) -> int:

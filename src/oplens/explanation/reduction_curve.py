@@ -1,6 +1,7 @@
 """How smaller models of few waves decide, against the number of waves kept."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation import training
 from oplens.explanation.explain import mode_table
-from oplens.explanation.reduction import Reduction, check_count, check_refit, run, stored_waves
+from oplens.explanation.reduction import Reduction, check_count, run, stored_waves
 from oplens.explanation.targets import default_target
 from oplens.models.s4d import S4D
 
@@ -23,33 +24,28 @@ MOST_RANKS = 50  # waves that a curve lists with their frequencies
 
 
 def reduction_curve(
-    op: "ExplicitOperator",
-    X: Any,
-    y: Any = None,
-    kept: Sequence[int] | None = None,
-    refit: bool = False,
-    X_train: Any = None,
+    op: "ExplicitOperator", X: Any, y: Any = None, kept: Sequence[int] | None = None, X_train: Any = None
 ) -> "xr.Dataset":
-    """How the smaller models decide, against the number of waves kept.
+    """How the smaller models of :meth:`reduce` decide, against the number of waves kept, with the decoder as it was and fitted anew.
 
     Parameters
     ----------
-    op : ExplicitOperator
     X : array (n_cases, n_channels, n_timepoints), list of (n_channels, n_timepoints), or SequenceData
         Cases to measure on; the models are made from the training cases.
     y : sequence of str, optional
         True labels.
     kept : sequence of int, optional
         Numbers of waves; default: powers of two up to all waves, and all.
-    refit, X_train
-        As for :func:`reduce`.
+    X_train : optional
+        Asked for only when the operator could not keep its training inputs (above 64 MB).
 
     Returns
     -------
     xarray.Dataset
-        Group `/reduction`: `accuracy`, `agreement` with the full model, `margin_r2` against its margin, `n_parameters` (those of empty
-        slots left out), `n_features`, `n_skips` (features kept for their skip alone), each (n_waves); `model_accuracy`,
-        `model_parameters`; and the most important waves by rank: `importance`, `frequency`, `decay_time`, with `member`.
+        Group `/reduction`: `accuracy`, `agreement` with the full model and `margin_r2` against its margin, the same with `refitted_`
+        before them for `refit=True`, `n_parameters` (those of empty slots left out), `n_features`, `n_skips` (features kept for their
+        skip alone), each (n_waves); `model_accuracy`, `model_parameters`; and the most important waves by rank: `importance`,
+        `frequency`, `decay_time`, with `member`.
 
     Raises
     ------
@@ -58,8 +54,8 @@ def reduction_curve(
 
     Notes
     -----
-    Claim: *measured* on these cases. Cost: that of :func:`reduce` once, and a forward pass of every smaller model over the training
-    cases and X.
+    Claim: *measured* on these cases. Cost: that of one smaller model, and a forward pass of every further one over the training cases
+    (at most 512) and X.
 
     Examples
     --------
@@ -77,32 +73,46 @@ def reduction_curve(
     labels = training.labels_of(y if y is not None else data.y, len(data.X), "reduction_curve(y=...)")
     total = stored_waves(op.model)
     counts = _powers_of_two(total) if kept is None else _counts(op, kept)
-    check_refit(refit, "reduction_curve")
     reduction = Reduction.of(op, X_train, "reduction_curve")
-    classes = np.array(op.model.config.classes)
-    directions = default_target(op.model.config.classes).directions(op.model.config.classes)
-    _, full = run(op.model, data)
-    decided = full.argmax(1)
-    rows: dict[str, list[float]] = {
-        name: [] for name in ("agreement", "margin_r2", "n_parameters", "n_features", "n_skips")
-    }
-    if labels is not None:
-        rows["accuracy"] = []
+    full = run(op.model, data)[1]
+    measure = _Measure(np.array(op.model.config.classes), full, labels)
+    rows: dict[str, list[float]] = {}
     for count in counts:
-        model = reduction.model(count, refit)
+        model = reduction.cut(count)
         waves, features = reduction.kept(count)
-        _, logits = run(model, data)
-        rows["agreement"].append(float((logits.argmax(1) == decided).mean()))
-        rows["margin_r2"].append(_r2(full @ directions.T, logits @ directions.T))
-        rows["n_parameters"].append(_parameters(model) - 4 * (stored_waves(model) - count))
-        rows["n_features"].append(len(features))
-        rows["n_skips"].append(
-            int(features.size - np.asarray(waves.any((0, 2)))[features].sum()) if reduction.prunes else 0
-        )
-        if labels is not None:
-            rows["accuracy"].append(float((classes[logits.argmax(1)] == labels).mean()))
-    right = None if labels is None else float((classes[decided] == labels).mean())
-    return _dataset(op, data, reduction, counts, rows, right, refit)
+        pooled = run(model, data)[0]
+        found: dict[str, float] = {
+            "n_parameters": _parameters(model) - 4 * (stored_waves(model) - count),
+            "n_features": len(features),
+            "n_skips": int(len(features) - np.asarray(waves.any((0, 2)))[features].sum()) if reduction.prunes else 0,
+        }
+        for prefix, (weight, bias) in zip(("", "refitted_"), reduction.decoders(model), strict=True):
+            logits = pooled @ weight.numpy().T + bias.numpy()
+            found |= {f"{prefix}{name}": value for name, value in measure.of(logits).items()}
+        for name, value in found.items():
+            rows.setdefault(name, []).append(value)
+    return _dataset(op, data, reduction, counts, rows, measure.of(full).get("accuracy"))
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """What logits (n_cases, n_classes) are compared with: the full model's and the labels, if there are any."""
+
+    classes: NDArray[np.str_]
+    full: NDArray[np.float64]
+    labels: NDArray[np.str_] | None
+
+    def of(self, logits: NDArray[np.float64]) -> dict[str, float]:
+        """Agreement, R^2 of the margin and accuracy."""
+        directions = default_target(tuple(self.classes.tolist())).directions(tuple(self.classes.tolist()))
+        decided = logits.argmax(1)
+        found: dict[str, float] = {
+            "agreement": float((decided == self.full.argmax(1)).mean()),
+            "margin_r2": _r2(self.full @ directions.T, logits @ directions.T),
+        }
+        if self.labels is not None:
+            found["accuracy"] = float((self.classes[decided] == self.labels).mean())
+        return found
 
 
 def _dataset(
@@ -112,7 +122,6 @@ def _dataset(
     counts: list[int],
     rows: dict[str, list[float]],
     right: float | None,
-    refit: bool,
 ) -> "xr.Dataset":
     import xarray as xr
 
@@ -126,6 +135,7 @@ def _dataset(
         "n_features": ("hidden features left", "exact"),
         "n_skips": ("features kept for their skip alone", "exact"),
     }
+    texts |= {f"refitted_{name}": (f"{texts[name][0]}, decoder fitted anew", "measured") for name in list(texts)[:3]}
     whole = ("n_parameters", "n_features", "n_skips")
     variables: dict[str, Any] = {
         name: (
@@ -156,7 +166,6 @@ def _dataset(
         "architecture": config.architecture,
         "target": default_target(config.classes).describe(),
         "criterion": "standard deviation of the full share over training cases",
-        "refit": "decoder" if refit else "none",
         "total_waves": int(reduction.importance.size),
         "training_hash": op.training.digest,
     }

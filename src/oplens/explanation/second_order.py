@@ -118,7 +118,7 @@ def summarise_kernels(
     -------
     xarray.Dataset
         Group `/kernels`: `h1 ([class], channel, time)`, means over blocks of `block` steps when cases are long; `linear_gain ([class],
-        channel, signal)`; and from order 2 on `square_gain ([class], channel, signal)`, `h2_size ([class], channel, channel_2)` (root of
+        channel, stimulus)`; and from order 2 on `square_gain ([class], channel, stimulus)`, `h2_size ([class], channel, channel_2)` (root of
         the sum of squares over the shown steps) and `h2 ([class], pair, position, position_2)` of the largest pairs of channels,
         named by `member` and `member_2`. Claim *exact* (of the operator).
 
@@ -149,15 +149,15 @@ def summarise_kernels(
     unit, per = "logit per input unit", "Hz" if op.model.config.sampling_rate else "cycles/step"
     found: dict[str, tuple[tuple[str, ...], Array, str, str]] = {
         "h1": (("channel", "time"), _blocks(h1, block), "first-order kernel", unit),
-        "linear_gain": (("channel", "signal"), gain, "most that order 1 adds for a sinusoid of amplitude 1", "logit"),
+        "linear_gain": (("channel", "stimulus"), gain, "most that order 1 adds for a sinusoid of amplitude 1", "logit"),
     }
     time = {**kernels["time"].attrs, "long_name": "time of the input"}
     coords: dict[str, Any] = {
         "channel": kernels["channel"],
         "time": ("time", _blocks(kernels["time"].values[None], block)[0], time),
-        "signal": ("signal", np.arange(SINUSOIDS)),
-        "signal_frequency": (
-            "signal",
+        "stimulus": ("stimulus", np.arange(SINUSOIDS)),
+        "frequency": (
+            "stimulus",
             rate * frequency,
             {"units": per, "long_name": "frequency of the sinusoid", "claim": "exact"},
         ),
@@ -247,7 +247,7 @@ def _second(
     gain = 0.5 * np.einsum("th,hd,hf->tdf", factors.readout, E**2, _heard(factors, frequency))
     text = "what order 2 adds on average over phases for a sinusoid of amplitude 1"
     variables = {
-        "square_gain": (("channel", "signal"), gain, text, "logit"),
+        "square_gain": (("channel", "stimulus"), gain, text, "logit"),
         "h2_size": (("channel", "channel_2"), size, "root of the sum of squares of h2 over the shown steps", square),
         "h2": (("pair", "position", "position_2"), h2, "second-order kernel", square),
     }

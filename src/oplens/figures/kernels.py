@@ -66,9 +66,9 @@ def kernel_gain(ds: xr.Dataset, order: int = 2, toward: str | None = None) -> "g
         held = ", ".join(str(k) for k, name in _GAINS.items() if name in ds)
         raise ArgumentError(f"kernel_gain(order={order!r}): this result holds the gain of order {held or 'none'}.")
     values, target = _towards(ds, _GAINS[order], toward)
-    table = values.transpose("channel", "signal").values
-    frequency = ds["signal_frequency"].values
-    units = str(ds["signal_frequency"].attrs.get("units", "Hz")).replace("cycles/step", "cycles per step")
+    table = values.transpose("channel", "stimulus").values
+    frequency = ds["frequency"].values
+    units = str(ds["frequency"].attrs.get("units", "Hz")).replace("cycles/step", "cycles per step")
     axis = {"type": "log", "title": {"text": f"frequency of the sinusoid ({units})"}, **_decades(frequency)}
     channels = [str(name) for name in ds["channel"].values]
     return _rows(table, frequency, channels, axis, target, order == 2)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from oplens.figures.style import MUTED, NEUTRAL, TOWARD, figure, number, significant, text, ticks
+from oplens.figures.style import MUTED, TOWARD, figure, number, significant, text, ticks
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -14,9 +14,9 @@ LOWEST_R2 = -0.25  # what is further below tells no more than that a constant wo
 
 
 def accuracy_by_waves(ds: xr.Dataset) -> "go.Figure":
-    """Draw accuracy, agreement with the full model and R^2 of its margin against the number of waves kept.
+    """Draw accuracy (without labels: agreement with the full model) and R^2 of its margin against the number of waves kept.
 
-    Dotted: accuracy of the full model. R^2 below -0.25 is drawn there. Without labels there is no accuracy to draw.
+    Dashed: the decoder fitted anew. Dotted: accuracy of the full model. R^2 below -0.25 is drawn there.
 
     Parameters
     ----------
@@ -32,37 +32,22 @@ def accuracy_by_waves(ds: xr.Dataset) -> "go.Figure":
     ['same decisions', 'margin R²']
     """
     kept = ds["n_waves"].values.astype(float)
-    lines = [("accuracy", "accuracy", TOWARD, "y")] if "accuracy" in ds else []
-    lines += [("agreement", "same decisions", NEUTRAL, "y"), ("margin_r2", "margin R²", "#333c47", "y2")]
-    data: list[dict[str, Any]] = []
-    for variable, name, colour, axis in lines:
-        values = ds[variable].values.astype(float)
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": name,
-                "x": kept.astype(np.float32),
-                "y": np.maximum(values, LOWEST_R2 if axis == "y2" else 0.0).astype(np.float32),
-                "yaxis": axis,
-                "line": {"color": colour, "width": 2},
-                "marker": {"size": 7, "color": colour},
-                "customdata": [
-                    f"{int(k)} wave{'s' if k > 1 else ''}, {int(p):,} parameters<br>{name} "
-                    + (number(v, 3) if axis == "y2" else f"{100 * v:.1f} %")
-                    for k, v, p in zip(kept, values, ds["n_parameters"].values, strict=True)
-                ],
-                "hovertemplate": "%{customdata}<extra></extra>",
-            }
-        )
+    upper = ("accuracy", "accuracy", TOWARD) if "accuracy" in ds else ("agreement", "same decisions", TOWARD)
+    lines = [(*upper, "y"), ("margin_r2", "margin R²", "#333c47", "y2")]
+    data = [
+        _line(ds, f"{prefix}{variable}", f"{name}{words}", {"color": colour, "width": 2, "dash": dash}, axis)
+        for variable, name, colour, axis in lines
+        for prefix, words, dash in (("", "", "solid"), ("refitted_", ", refitted", "dash"))
+        if f"{prefix}{variable}" in ds
+    ]
     shapes = []
     if "model_accuracy" in ds:
         level = float(ds["model_accuracy"])
         ends = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": level, "y1": level}
         shapes = [{"type": "line", **ends, "line": {"color": MUTED, "width": 1, "dash": "dot"}}]
-    decided = np.concatenate([ds[name].values for name, _, _, axis in lines if axis == "y"])
-    low = max(0.0, np.floor(10 * float(decided.min()) - 0.2) / 10)
-    r2 = float(np.nanmin(ds["margin_r2"].values)) if np.isfinite(ds["margin_r2"].values).any() else 0.0
+    lowest = {
+        axis: min(float(np.nanmin(t["y"], initial=1.0)) for t in data if t["yaxis"] == axis) for axis in ("y", "y2")
+    }
     places = _places(kept)
     fig = figure(
         data,
@@ -78,12 +63,38 @@ def accuracy_by_waves(ds: xr.Dataset) -> "go.Figure":
             "zeroline": False,
             "anchor": "y2",
         },
-        yaxis={"domain": [0.45, 1], "range": [low, 1.02], "tickformat": ".0%", "nticks": 5, "zeroline": False},
+        yaxis={
+            "domain": [0.45, 1],
+            "range": [max(0.0, np.floor(10 * lowest["y"] - 0.2) / 10), 1.02],
+            "tickformat": ".0%",
+            "nticks": 5,
+            "zeroline": False,
+        },
     )
     lower = {**fig.layout.yaxis.to_plotly_json(), "domain": [0, 0.36], "tickformat": ""}
-    lower |= {"range": [max(LOWEST_R2, min(0.0, r2)) - 0.05, 1.06], "zeroline": True, "tickvals": [0, 0.5, 1]}
+    lower |= {"range": [min(0.0, lowest["y2"]) - 0.05, 1.06], "zeroline": True, "tickvals": [0, 0.5, 1]}
     fig.update_layout(yaxis2=lower)
     return fig
+
+
+def _line(ds: xr.Dataset, variable: str, name: str, line: dict[str, Any], axis: str) -> dict[str, Any]:
+    kept, values = ds["n_waves"].values, ds[variable].values.astype(float)
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": kept.astype(np.float32),
+        "y": np.maximum(values, LOWEST_R2).astype(np.float32),
+        "yaxis": axis,
+        "line": line,
+        "marker": {"size": 7, "color": line["color"], "symbol": "circle" if line["dash"] == "solid" else "circle-open"},
+        "customdata": [
+            f"{int(k):,} wave{'s' if k > 1 else ''}, {int(p):,} parameters<br>{name} "
+            + (number(v, 3) if axis == "y2" else f"{100 * v:.1f} %")
+            for k, v, p in zip(kept, values, ds["n_parameters"].values, strict=True)
+        ],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
 
 
 def wave_importance(ds: xr.Dataset, top: int = 12) -> "go.Figure":

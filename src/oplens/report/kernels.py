@@ -109,16 +109,16 @@ def _findings(ds: xr.Dataset) -> list[str]:
     toward, against = _sides(str(ds.attrs.get("target", "")))
     found = []
     channels = [str(name) for name in ds["channel"].values]
-    frequency = ds["signal_frequency"].values
-    units = str(ds["signal_frequency"].attrs.get("units", "Hz")).replace("cycles/step", "cycles per step")
+    frequency = ds["frequency"].values
+    units = str(ds["frequency"].attrs.get("units", "Hz")).replace("cycles/step", "cycles per step")
     if "square_gain" in ds:
-        gain = ds["square_gain"].transpose("channel", "signal").values
+        gain = ds["square_gain"].transpose("channel", "stimulus").values
         for best, side, sign in ((gain.argmax(), toward, 1), (gain.argmin(), against, -1)):
-            channel, signal = np.unravel_index(int(best), gain.shape)
-            value = float(gain[channel, signal])
+            channel, stimulus = np.unravel_index(int(best), gain.shape)
+            value = float(gain[channel, stimulus])
             if sign * value > 0:
                 found.append(
-                    f"At order 2, a sinusoid of {significant(float(frequency[signal]))} {units} in {channels[channel]} speaks most for {side}: "
+                    f"At order 2, a sinusoid of {significant(float(frequency[stimulus]))} {units} in {channels[channel]} speaks most for {side}: "
                     f"{number(value, signed=True)} logit units at amplitude 1."
                 )
     # An offset is a sum over the whole kernel; blocks are means, all of the same size but the last.
