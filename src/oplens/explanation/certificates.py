@@ -11,19 +11,21 @@ certified, whatever M_K does, and a robust decision says nothing about any order
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
+from oplens.explanation.batch import Batch
 from oplens.explanation.boxes import Box
 from oplens.explanation.certified_margins import Polynomials, Robustness, Setting, flipped, truncated
 from oplens.explanation.remainders import Remainders
-from oplens.explanation.training import check_channels, check_family, chunks, fit_expansion, gather, labels_of
+from oplens.explanation.training import batches, check_channels, check_family, chunks, fit_expansion, gather, labels_of
 from oplens.operators.polynomial import Expansion
 
 if TYPE_CHECKING:
@@ -47,7 +49,57 @@ def certify(
     scale: float | Sequence[float] | None = None,
     family: str | None = None,
 ) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.certify`."""
+    """Certificates per case: in which box the decision cannot flip, and which order decides as the model does all over it.
+
+    The box of a case is abs(x_d(t) - x0_d(t)) <= radius * scale_d in the data, every channel and step at once; with preprocessing that
+    removes every case's own offset, it is what is left of that box. Plain architecture.
+
+    Parameters
+    ----------
+    X, y
+        As for :meth:`explain`.
+    radius : float, sequence of float, or None
+        Sizes of the box; None chooses 0 and round numbers from where nearly all decisions are certified to where none is.
+    orders : sequence of int
+        Orders asked whether they decide as the model does.
+    scale : float or sequence of float, optional
+        Half width of the box at radius 1, in the units of the data, for all channels or one each (0: the channel stays as it is). The
+        default is the model's own scale: radii then count standard deviations.
+    family : str, optional
+        Polynomials whose orders are asked: `hermite`, `taylor`, `chebyshev` or `empirical`. The default is the operator's own.
+
+    Returns
+    -------
+    xarray.Dataset
+        Robustness, claim *bound*: `robust` (case, radius), `robust_radius` (case), `robust_fraction` (radius), `margin_lower_bound`
+        (case, radius). Truncation, claim *bound*: `certified_order` (case, radius), the lowest that decides as the model everywhere in the
+        box, 0 for none; `certified_fraction` (order, radius); `remainder_bound` and `truncated_margin_lower_bound` (order, case, radius).
+        Beside them `margin` (case), *exact*; `flipped_radius` (case), at which a step against the gradient was seen to flip the
+        decision, *measured*; `half_width` (channel). Attributes `set` and `global_box` say what the set is, and what is known of all
+        inputs at once.
+
+    Raises
+    ------
+    ArgumentError
+        For the reference architecture, one class, a training set that is not kept, radii or half widths that are negative or not
+        finite, orders below 1.
+
+    Notes
+    -----
+    Accuracy: *bound*; rounding is allowed for. A decision that is not certified may well be stable.
+    Cost: one forward pass, an adjoint pass per order and one more, a readout per try for `flipped_radius`, and a look-up per radius and
+    order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> model = S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4))
+    >>> X = np.random.default_rng(0).normal(size=(4, 1, 30))
+    >>> ds = expand(model, X).certify(X, radius=[0.0, 0.01], orders=(2, 8))
+    >>> bool((ds.robust_radius > 0).all()), ds.certified_order.dims
+    (True, ('case', 'radius'))
+    """
     import xarray as xr
 
     from oplens.explanation.explain import case_coords
@@ -75,9 +127,11 @@ def certify(
 BY_ORDER = ("truncated_margin_lower_bound", "remainder_bound")
 
 
-def _certified(setting: Setting, polynomials: Polynomials, data: SequenceData, radii: list[float]) -> Any:
+def _certified(
+    setting: Setting, polynomials: Polynomials, data: SequenceData, radii: list[float]
+) -> Iterator[dict[str, Tensor]]:
     """Batch by batch: margins over the rivals at every radius, radii of robustness and of flips, and the truncations."""
-    for _, batch in setting.op.batches(data, _no_target(setting.op)):
+    for _, batch in _batches(setting.op, data):
         robust = Robustness.of(setting, batch)
         yield {
             "logits": batch.logits,
@@ -89,8 +143,8 @@ def _certified(setting: Setting, polynomials: Polynomials, data: SequenceData, r
         }
 
 
-def _no_target(op: "ExplicitOperator") -> NDArray[np.float64]:
-    return np.zeros((1, op.model.config.n_classes))
+def _batches(op: "ExplicitOperator", data: SequenceData) -> Iterator[tuple[slice, Batch]]:
+    return batches(op.model, data.X, data.lengths, np.zeros((1, op.model.config.n_classes)))
 
 
 def _check_model(op: "ExplicitOperator") -> None:
@@ -113,12 +167,12 @@ def _expansion(op: "ExplicitOperator", family: str | None, order: int) -> Expans
     check_family(family, order)
     if family == op.family and order <= op.order:
         return op.expansion
-    X, lengths = op.training_inputs()
+    X, lengths = op.statistics.inputs()
     return fit_expansion(op.model, X, lengths, family, order)
 
 
 def _polynomials(op: "ExplicitOperator", expansion: Expansion, orders: list[int]) -> Polynomials:
-    low, high = op.training_range()
+    low, high = op.statistics.range
     room = ROOM * (high - low)
     tables = Remainders.of(expansion, tuple(orders), low - room, high + room)
     return Polynomials(expansion.truncated(orders[-1]).recurrence(), tables)
@@ -127,12 +181,12 @@ def _polynomials(op: "ExplicitOperator", expansion: Expansion, orders: list[int]
 def _chosen_radii(setting: Setting, data: SequenceData) -> list[float]:
     """0 and round numbers from where nearly all of a sample's decisions are certified to where none is."""
     rows = np.unique(np.linspace(0, data.n_cases - 1, min(SAMPLE, data.n_cases)).astype(int))
-    batches = setting.op.batches(data.select(rows.tolist()), _no_target(setting.op))
-    found = torch.cat([Robustness.of(setting, batch).radius() for _, batch in batches]).numpy()
+    sample = _batches(setting.op, data.select(rows.tolist()))
+    found = torch.cat([Robustness.of(setting, batch).radius() for _, batch in sample]).numpy()
     found = found[np.isfinite(found) & (found > 0)]
     if not len(found):
         return [0.0]
-    low, high = np.log10(np.quantile(found, 0.05) / 2), np.log10(found.max())
+    low, high = np.log10(np.quantile(found, 0.05) / 4), np.log10(found.max())
     steps = [
         float(f"{nice * 10.0**decade:.3g}")
         for decade in range(math.floor(low) - 1, math.ceil(high) + 2)
@@ -239,7 +293,7 @@ def _attributes(
 def _global_box(setting: Setting, robust_radius: NDArray[np.float64]) -> str:
     """What is known of all inputs of the training set's size at once, which is next to nothing."""
     op = setting.op
-    X, lengths = op.training_inputs()
+    X, lengths = op.statistics.inputs()
     largest = max(
         float(op.model.preprocess(raw, steps)[0].abs().max())
         for _, raw, steps in chunks(X, lengths, op.model.config.d_input)
@@ -247,7 +301,7 @@ def _global_box(setting: Setting, robust_radius: NDArray[np.float64]) -> str:
     longest, everything = int(lengths.max()), Setting.of(op, Box.cube(op.model.config.d_input, largest))
     bias = op.model.encoder.bias[:, None] * everything.response(longest)[0].cumsum(-1)
     bound = everything.reach_after(longest).amax(-1) + bias.abs().amax(-1)
-    low, high = op.training_range()
+    low, high = op.statistics.range
     seen = float(torch.maximum(low.abs(), high.abs()).max())
     widest = float(robust_radius.max() * float(setting.box.width.min())) if setting.box.width.min() > 0 else 0.0
     reached = "no case here is certified that far" if widest < largest else "some case here is certified that far"

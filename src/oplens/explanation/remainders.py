@@ -1,8 +1,9 @@
 r"""What polynomials leave of the readout, E_K = g - p_K, on any interval: certified sup of abs(E_K) and of abs(E_K'').
 
-Both are looked up from bins, as in :class:`oplens.operators.polynomial.RemainderTable`, for many orders at once. In a bin with Chebyshev
-points x_i, none further than q from the next one,
+Looked up from bins, as in :class:`oplens.operators.polynomial.RemainderTable`, for many orders at once. In a bin with Chebyshev points x_i, one
+of which lies within q of any point of it,
 
+    sup abs(E)   <= max_i abs(E(x_i)) + q (max_i abs(E'(x_i)) + q sup abs(E''))
     sup abs(E'') <= max_i abs(E''(x_i)) + q (max_i abs(E'''(x_i)) + q (max abs(g'''') + sup abs(p''''))),
 
 the last sup by Ehlich and Zeller (see operators/polynomial/remainder). Source: derived for this library.
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oplens.operators.polynomial import Expansion, RemainderTable, Series, normal_density
+from oplens.operators.polynomial import Expansion, Series, normal_cdf, normal_density
 
 BINS = 256
 SLACK = 1e-6  # of a bin: covers the rounding of an index
@@ -46,7 +47,7 @@ class Remainders:
 
     @classmethod
     def of(cls, expansion: Expansion, orders: tuple[int, ...], lo: Tensor, hi: Tensor) -> "Remainders":
-        """Certify every bin of [lo, hi] (d_model,) for the expansion cut at each of the orders.
+        """Certify every bin of [lo, hi] (d_model,) for the expansion cut at each of the orders, which increase.
 
         Examples
         --------
@@ -59,15 +60,14 @@ class Remainders:
         (torch.Size([1, 1, 2]), True, True)
         """
         hi = torch.maximum(hi, lo + 1e-6 * torch.clamp(torch.maximum(lo.abs(), hi.abs()), min=1.0))
-        sups, bends, values, slopes = [], [], [], []
-        for order in orders:
-            cut = expansion.truncated(order)
-            sups.append(RemainderTable.of(cut, lo, hi, BINS).sup[0])
-            bend, value, slope = _curvature_by_parts(cut.recurrence(), lo, hi)
-            bends.append(bend)
-            values.append(value)
-            slopes.append(slope)
-        return cls(orders, lo, hi, _runs([*sups, *bends]), _runs([*values, *slopes]))
+        series = expansion.truncated(orders[-1]).recurrence()
+        points = max(32, 2 * series.order)
+        parts = [  # a few features at a time: a dozen arrays of every bin's points are held
+            _tabulated(series.select(rows), orders, lo[rows], hi[rows], points)
+            for rows in torch.arange(len(lo)).split(max(1, 2**17 // (BINS * points)))
+        ]
+        certified, lost = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        return cls(orders, lo, hi, _runs(certified), _runs(lost))
 
     def bound(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         """Numbers not below abs(E_K) and abs(E_K'') on [lo, hi] (..., d_model, n): (..., d_model, n, n_orders) each; inf outside."""
@@ -116,42 +116,40 @@ def _basis(series: Series, z: Tensor, order: int, highest: int) -> Iterator[Tens
         yield value
 
 
-def _curvature(series: Series, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Per feature and bin (d_model, BINS): sup of abs(E''), and the rounding of p and p'."""
-    m = max(32, 2 * series.order)
+def _tabulated(series: Series, orders: tuple[int, ...], lo: Tensor, hi: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """Per feature and bin, sup abs(E) of every order and then sup abs(E''), and the rounding of p and p': (d_model, BINS, 2 n_orders)."""
     half = (hi - lo)[:, None] / (2 * BINS)
-    points = torch.cos(torch.arange(m + 1, dtype=torch.float64) * (math.pi / m))
-    x = (lo[:, None] + half * (2 * torch.arange(BINS) + 1))[..., None] + half[..., None] * points
-    value = torch.zeros(5, *x.shape, dtype=x.dtype)
-    envelope = torch.zeros(4, *x.shape[:2], dtype=x.dtype)
-    lost = envelope.clone()
-    for k, flat in enumerate(_basis(series, x.flatten(1), series.order, 4)):
+    nodes = torch.cos(torch.arange(m + 1, dtype=torch.float64) * (math.pi / m))
+    x = (lo[:, None] + half * (2 * torch.arange(BINS) + 1))[..., None] + half[..., None] * nodes
+    readout, gap = _readout(x), half * (math.pi / (2 * m))  # nodes are at most twice this apart
+    total, envelope = torch.zeros(5, *x.shape, dtype=x.dtype), torch.zeros(4, *x.shape[:2], dtype=x.dtype)
+    lost, found, rounding = envelope.clone(), [], []
+    for k, flat in enumerate(_basis(series, x.flatten(1), orders[-1], 4)):
         basis = flat.unflatten(-1, x.shape[1:])
-        value += series.coefficients[:, k, None, None] * basis
+        total += series.coefficients[:, k, None, None] * basis
         # A step's rounding travels on as the polynomials themselves do, so term k is off by what the largest so far allows.
         envelope = torch.maximum(envelope, basis[:4].abs().amax(-1))
-        lost += series.coefficients[:, k, None].abs() * envelope
-    lost *= LOST * (series.order + 1) ** 2
-    density = normal_density(x)
-    second = (density * (2 - x * x) - value[2]).abs().amax(-1) + lost[2]
-    third = (density * x * (x * x - 4) - value[3]).abs().amax(-1) + lost[3]
-    fourth = FOURTH + value[4].abs().amax(-1) / math.cos(max(series.order - 4, 0) * math.pi / (2 * m))
-    gap = half * (math.pi / (2 * m))  # points are at most twice this apart
-    return (second + gap * (third + gap * fourth)) * (1 + 1e-9) + 1e-13, lost[0], lost[1]
+        lost += LOST * (k + 1) ** 2 * series.coefficients[:, k, None].abs() * envelope
+        if k in orders:
+            left = (readout - total[:4]).abs().amax(-1) + lost + 1e-14
+            fourth = FOURTH + total[4].abs().amax(-1) / math.cos(max(k - 4, 0) * math.pi / (2 * m))
+            bend = (left[2] + gap * (left[3] + gap * fourth)) * (1 + 1e-9)
+            found.append(((left[0] + gap * (left[1] + gap * bend)) * (1 + 1e-9), bend))
+            rounding.append(lost[:2].clone())
+    sups, bends = zip(*found, strict=True)
+    values, slopes = zip(*rounding, strict=True)
+    return torch.stack((*sups, *bends), dim=-1), torch.stack((*values, *slopes), dim=-1)
 
 
-def _curvature_by_parts(series: Series, lo: Tensor, hi: Tensor) -> tuple[Tensor, ...]:
-    """:func:`_curvature`, a few features at a time: a dozen arrays of every bin's points are held."""
-    parts = [
-        _curvature(series.select(rows), lo[rows], hi[rows])
-        for rows in torch.arange(len(lo)).split(max(1, 2**18 // (BINS * max(32, 2 * series.order))))
-    ]
-    return tuple(torch.cat(columns) for columns in zip(*parts, strict=True))
+def _readout(z: Tensor) -> Tensor:
+    """g, g', g'' and g''' of erf-GELU, stacked."""
+    cdf, density = normal_cdf(z), normal_density(z)
+    return torch.stack((z * cdf, cdf + z * density, density * (2 - z * z), density * z * (z * z - 4)))
 
 
-def _runs(columns: list[Tensor]) -> Tensor:
-    """Rows for runs of 2^level bins of each feature, from bins (d_model, BINS) of every column."""
-    levels = [torch.stack(columns, dim=-1)]  # (d_model, BINS, columns)
+def _runs(bins: Tensor) -> Tensor:
+    """Rows for runs of 2^level bins of each feature, from bins (d_model, BINS, columns)."""
+    levels = [bins]
     while 2 ** len(levels) <= BINS:
         half, last = 2 ** (len(levels) - 1), levels[-1]
         levels.append(torch.maximum(last, torch.nn.functional.pad(last[:, half:], (0, 0, 0, half))))
