@@ -71,9 +71,11 @@ def attention_cost(
 
 
 def _performer(n: int, m: int, d: int, d_value: int, causal: bool) -> AttentionCost:
-    flops = 4 * n * m * d + 4 * n * m * d_value
+    features = 4 * n * m * d
     if not causal:
-        return AttentionCost(flops + 2 * n * m, 2 * n * m)
-    whole, rest = divmod(n, CHUNK)
-    pairs = whole * CHUNK**2 + rest**2
-    return AttentionCost(flops + 2 * pairs * d_value, pairs * m + 2 * n * m + m * (whole + (rest > 0)))
+        return AttentionCost(features + 4 * n * m * (d_value + 1), 2 * n * m)
+    n_chunks = -(-n // CHUNK)
+    padded = n_chunks * CHUNK
+    return AttentionCost(
+        features + (4 * m + 2 * CHUNK) * padded * (d_value + 1), padded * m * (CHUNK + 2) + n_chunks * m
+    )

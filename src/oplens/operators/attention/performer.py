@@ -17,12 +17,14 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from oplens.operators.attention.draws import directions
 from oplens.operators.attention.families import Performer
 from oplens.operators.attention.visibility import Visibility, masked_softmax
 
-CHUNK = 16  # steps of the causal sum whose pairs are formed at once
+CHUNK = 8  # steps of the causal sum whose pairs are formed at once
+MOST_PAIRS = 2**18  # numbers in the tensor of pairs
 
 
 def log_features(x: Tensor, family: Performer) -> Tensor:
@@ -42,7 +44,11 @@ def log_features(x: Tensor, family: Performer) -> Tensor:
 
 def performer(family: Performer, q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Visibility) -> Tensor:
     """Output (batch, n_heads, length_q, d_value) in O(length n_features d_value)."""
-    log_q, log_k = _log_features_of(family, q, k, scale, seen)
+    root = math.sqrt(scale)
+    log_q, log_k = log_features(q * root, family), log_features(k * root, family)
+    visible = seen.key_columns()
+    log_k = log_k if visible is None else log_k.masked_fill(~visible, -torch.inf)
+    v = functional.pad(v, (0, 1), value=1.0)  # the denominator is the sum of the same terms with value 1
     if seen.causal:
         return _causal(log_q, log_k, v)
     # Scaled feature by feature by the largest key, then row by row by the largest term: the denominator is at least 1.
@@ -50,47 +56,58 @@ def performer(family: Performer, q: Tensor, k: Tensor, v: Tensor, scale: float, 
     keys = torch.exp(log_k - largest)
     log_q = log_q + largest
     queries = torch.exp(log_q - log_q.detach().amax(-1, keepdim=True))
-    return _divide(queries @ (keys.mT @ v), queries @ keys.sum(-2)[..., None])
+    total = queries @ (keys.mT @ v)
+    return _divide(total[..., :-1], total[..., -1:])
 
 
 def performer_weights(family: Performer, q: Tensor, k: Tensor, scale: float, seen: Visibility) -> Tensor:
     """Weights (batch, n_heads, length_q, length_k), pair by pair: the slow reference of :func:`performer`."""
-    log_q, log_k = _log_features_of(family, q, k, scale, seen)
+    root = math.sqrt(scale)
+    log_q, log_k = log_features(q * root, family), log_features(k * root, family)
     scores = torch.stack([torch.logsumexp(row[..., None, :] + log_k, dim=-1) for row in log_q.unbind(-2)], dim=-2)
     return masked_softmax(scores, seen.dense(q.shape[2], k.shape[2], q.device))
 
 
-def _log_features_of(family: Performer, q: Tensor, k: Tensor, scale: float, seen: Visibility) -> tuple[Tensor, Tensor]:
-    root = math.sqrt(scale)
-    log_q, log_k = log_features(q * root, family), log_features(k * root, family)
-    visible = seen.key_columns()
-    return log_q, log_k if visible is None else log_k.masked_fill(~visible, -torch.inf)
-
-
 def _causal(log_q: Tensor, log_k: Tensor, v: Tensor) -> Tensor:
-    length = log_q.shape[-2]
-    past = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=v.device).tril()[..., None]
+    """Sums over the past: pairs within chunks one by one, earlier chunks by their carried sum; `v` ends in a column of ones."""
+    batch, n_heads, length, n_features = log_q.shape
+    padding = -length % CHUNK
     largest = log_k.detach().cummax(-2).values
     rows = _finite((log_q.detach() + largest).amax(-1, keepdim=True))
-    before = torch.full_like(largest[..., :1, :], -torch.inf)
-    state, total = v.new_zeros(*v.shape[:2], log_k.shape[-1], v.shape[-1]), torch.zeros_like(before)
+    a, v = (_chunks(x, padding, 0.0) for x in (log_q - rows, v))
+    b, largest = (_chunks(x, padding, -torch.inf) for x in (log_k, largest))
+    ends = largest.amax(-2, keepdim=True)
+    state, end = v.new_zeros(batch, n_heads, n_features, v.shape[-1]), torch.full_like(ends[:, :, :1], -torch.inf)
+    # As many chunks at once as keep the tensor of pairs small.
+    n_chunks = max(1, MOST_PAIRS // (batch * n_heads * CHUNK * CHUNK * n_features))
     outputs = []
-    for start in range(0, length, CHUNK):
-        step = slice(start, min(start + CHUNK, length))
-        n, a, b, row = step.stop - start, log_q[..., step, :], log_k[..., step, :], rows[..., step, :]
-        # Hidden before the exponential: those of the future may overflow, and inf times 0 is NaN in the gradient.
-        pairs = (a - row)[..., :, None, :] + b[..., None, :, :]
-        near = torch.exp(pairs.masked_fill(~past[:n, :n], -torch.inf)).sum(-1)
-        far = torch.exp(a - row + before)
-        outputs.append(
-            _divide(near @ v[..., step, :] + far @ state, near.sum(-1, keepdim=True) + (far * total).sum(-1, True))
-        )
-        after = largest[..., step.stop - 1 : step.stop, :]
-        keys, decay = torch.exp(b - _finite(after)), torch.exp(before - _finite(after))
-        state = state * decay.mT + keys.mT @ v[..., step, :]
-        total = total * decay + keys.sum(-2, keepdim=True)
-        before = after
-    return torch.cat(outputs, dim=-2)
+    for group in zip(*(x.split(n_chunks, dim=2) for x in (a, b, v, ends)), strict=True):
+        output, state, end = _causal_chunks(*group, state, end)
+        outputs.append(output)
+    return torch.cat(outputs, dim=2).flatten(2, 3)[:, :, :length]
+
+
+def _causal_chunks(
+    a: Tensor, b: Tensor, v: Tensor, ends: Tensor, state: Tensor, end: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs of consecutive chunks (batch, n_heads, n_chunks, CHUNK, ...) and what they carry on."""
+    # Terms of the past are at most 1 but for rounding; those of the future are cut off before they overflow: inf times 0 is NaN.
+    pairs = a[..., :, None, :] + b[..., None, :, :]
+    near = torch.exp(pairs.clamp(max=1.0)).sum(-1).tril()
+    before = torch.cat((end, ends[:, :, :-1]), dim=2)
+    sums = torch.exp(b - _finite(ends)).mT @ v
+    decays = torch.exp(before - _finite(ends)).mT
+    states = []
+    for decay, added in zip(decays.unbind(2), sums.unbind(2), strict=True):
+        states.append(state)
+        state = state * decay + added
+    total = near @ v + torch.exp(a + before) @ torch.stack(states, dim=2)
+    return _divide(total[..., :-1], total[..., -1:]), state, ends[:, :, -1:]
+
+
+def _chunks(x: Tensor, padding: int, fill: float) -> Tensor:
+    """(batch, n_heads, length, d) as (batch, n_heads, n_chunks, CHUNK, d)."""
+    return functional.pad(x, (0, 0, 0, padding), value=fill).unflatten(2, (-1, CHUNK))
 
 
 def _finite(largest: Tensor) -> Tensor:
