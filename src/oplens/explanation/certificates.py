@@ -279,13 +279,14 @@ def _attributes(
 ) -> dict[str, Any]:
     from oplens.results import provenance
 
-    op, moved = setting.op, "its own offset taken off again by the model" if setting.box.centred else ""
+    op = setting.op
+    moved = ", less its own offset, which the model takes off" if setting.box.centred else ""
     return {
         **provenance(source=data.source),
         "family": expansion.family,
         "training_hash": op.training.digest,
-        "set": "box around each case in the data: every channel and step within radius times half_width of its channel"
-        + (f", {moved}" if moved else ""),
+        "set": "box around each case in the data, every channel and step at once within radius times the channel's half width"
+        + moved,
         "global_box": _global_box(setting, robust_radius),
     }
 
