@@ -14,7 +14,9 @@ def certificates(labelled=True, units="standard deviations", names=("left", "rig
     flipped[5] = np.inf
     predicted = np.array([names[k % 2] for k in range(40)], dtype=object)
     held = robust[:, None] >= RADII
-    certified = np.stack([held & (robust[:, None] * share >= RADII) for share in (0.2, 0.5, 0.9)])
+    truncated = robust * np.array([[0.2], [0.5], [0.9]])
+    truncated[0, :15] = 0
+    certified = truncated[..., None] >= RADII
     certified[0, :15] = False
     first = np.where(certified.any(0), ORDERS[certified.argmax(0)], 0)
     bound = {"units": "1", "claim": "bound"}
@@ -22,6 +24,7 @@ def certificates(labelled=True, units="standard deviations", names=("left", "rig
         "robust": (("case", "radius"), held, {**bound, "long_name": "robust"}),
         "robust_radius": ("case", robust, {**bound, "units": units, "long_name": "certified radius"}),
         "robust_fraction": ("radius", held.mean(0), {**bound, "long_name": "robust share"}),
+        "truncated_radius": (("order", "case"), truncated, {**bound, "units": units, "long_name": "certified radius"}),
         "flipped_radius": ("case", flipped, {"units": units, "claim": "measured", "long_name": "flipped"}),
         "certified_order": (("case", "radius"), first, {**bound, "long_name": "order"}),
         "certified_fraction": (("order", "radius"), certified.mean(1), {**bound, "long_name": "certified share"}),

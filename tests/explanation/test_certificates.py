@@ -234,6 +234,29 @@ def test_bounds_at_radius_zero_are_the_cut_operators_own_margins():
         np.testing.assert_allclose(ds.margin.values, true, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_orders_own_radius_lies_between_the_radii_that_are_certified_and_those_that_are_not(kind):
+    model, X = small_model(3, seed=7, **KINDS[kind])
+    data = as_data(X, [24, 24, 17, 9, 24, 5, 13])
+    op, orders = expand(model, data), (1, 2, 6)
+    radii = np.array([0.0, 0.001, 0.01, 0.03, 0.1])
+    ds = certify(op, data, radius=list(radii), orders=orders)
+    certified = (ds.truncated_margin_lower_bound.values > 0) & ds.robust.values
+    own = ds.truncated_radius.values
+    assert np.array_equal(certified[:, :, 1:], own[..., None] >= radii[1:])
+    assert np.all(own <= ds.robust_radius.values)
+    assert (own > 0).mean() > 0.5
+    # It is certified there when asked for itself, and an attack there finds no disagreement.
+    half, lengths, decided = ds.half_width.values, torch.from_numpy(data.lengths), decisions(model, data)
+    for k, order in enumerate(orders):
+        again = certify(op, data, radius=[float(r) for r in own[k] * (1 - 1e-9)], orders=(order,))
+        lowest = again.truncated_margin_lower_bound.values[0].diagonal()
+        assert np.all((lowest > 0)[own[k] > 0])
+        _, x = attacked(model, data, own[k] * (1 - 1e-9), half, steps=8, restarts=2)
+        cut = margins(cut_logits(expand(model, data, order=order), x, lengths), decided).amin(1).numpy()
+        assert np.all((cut > 0)[own[k] > 0])
+
+
 def test_bounds_grow_with_the_radius_and_certificates_shrink():
     model, X = small_model(seed=5)
     ds = certify(expand(model, X), X, radius=[0.0, 0.01, 0.1, 0.5], orders=(4, 10))
@@ -260,6 +283,7 @@ def test_one_case_alone_has_the_same_certificate_and_padding_none(remove_offset)
             "flipped_radius",
             "remainder_bound",
             "truncated_margin_lower_bound",
+            "truncated_radius",
         ):
             np.testing.assert_allclose(alone[name].isel(case=0), whole[name].isel(case=case), rtol=1e-9, atol=1e-11)
 

@@ -38,19 +38,23 @@ def test_staircases_are_the_shares_of_cases_at_every_radius():
         assert share_at(flipped, radius) == pytest.approx(100 * (ds.flipped_radius.values >= radius).mean(), abs=1e-4)
 
 
-def test_orders_stand_at_the_radii_asked_for_and_never_promise_more_between_them():
+def test_orders_fall_with_every_cases_own_radius_from_what_holds_at_the_cases_themselves():
     ds = certificates()
     figure = certified_fraction(ds)
     lines = traces(figure)[2:]
     assert [line["name"] for line in lines] == ["order 1", "orders 1–2", "orders 1–8"]
-    for k in range(len(ORDERS)):
-        np.testing.assert_allclose(numbers(lines[k]["y"]), 100 * ds.certified_fraction.values[k], rtol=1e-6)
-        np.testing.assert_allclose(numbers(lines[k]["x"])[1:], RADII[1:], rtol=1e-6)
-        assert share_at(lines[k], 0.012) == pytest.approx(100 * ds.certified_fraction.values[k][2])
-    left = numbers(lines[0]["x"])[0]
     axis = figure.layout.xaxis
-    assert axis.ticktext[list(axis.tickvals).index(min(axis.tickvals))] == "0"
-    assert min(axis.tickvals) == pytest.approx(left)
+    left = min(axis.tickvals)
+    for k in range(len(ORDERS)):
+        x, y = numbers(lines[k]["x"]), numbers(lines[k]["y"])
+        assert x[0] == pytest.approx(left)
+        assert y[0] == pytest.approx(100 * ds.certified_fraction.values[k][0])
+        for radius in (0.0051, 0.0099, 0.0203):
+            assert y[np.searchsorted(x, radius)] == pytest.approx(
+                100 * (ds.truncated_radius.values[k] >= radius).mean()
+            )
+        assert x[-1] == pytest.approx(RADII[-1], rel=1e-6)  # nothing is known beyond
+    assert axis.ticktext[list(axis.tickvals).index(left)] == "0"
     assert left < RADII[1]
     assert axis.title.text == "radius (standard deviations)"
 
@@ -108,6 +112,7 @@ def test_names_are_shown_letter_by_letter(draw):
 def test_decisions_that_all_hold_or_never_do_are_drawn():
     ds = certificates(labelled=False)
     never = ds.assign(robust_radius=0 * ds.robust_radius, flipped_radius=ds.flipped_radius.where(False, np.inf))
+    never["truncated_radius"] = 0 * ds.truncated_radius
     for draw in (certified_fraction, robust_radii):
         text = draw(never).to_json()
         assert "Infinity" not in text

@@ -73,7 +73,8 @@ def certify(
     xarray.Dataset
         Robustness, claim *bound*: `robust` (case, radius), `robust_radius` (case), `robust_fraction` (radius), `margin_lower_bound`
         (case, radius). Truncation, claim *bound*: `certified_order` (case, radius), the lowest that decides as the model everywhere in the
-        box, 0 for none; `certified_fraction` (order, radius); `remainder_bound` and `truncated_margin_lower_bound` (order, case, radius).
+        box, 0 for none; `truncated_radius` (order, case), up to which it does, as far as the radii reach; `certified_fraction` (order,
+        radius); `remainder_bound` and `truncated_margin_lower_bound` (order, case, radius).
         Beside them `margin` (case), *exact*; `flipped_radius` (case), at which a step against the gradient was seen to flip the
         decision, *measured*; `half_width` (channel). Attributes `set` and `global_box` say what the set is, and what is known of all
         inputs at once.
@@ -124,7 +125,7 @@ def certify(
     return xr.Dataset(variables, coords=coords, attrs=_attributes(setting, data, expansion, values["robust_radius"]))
 
 
-BY_ORDER = ("truncated_margin_lower_bound", "remainder_bound")
+BY_ORDER = ("truncated_margin_lower_bound", "remainder_bound", "truncated_radius")
 
 
 def _certified(
@@ -251,6 +252,13 @@ def _variables(values: dict[str, Any], degrees: list[int], box: Box, units: str)
             values["truncated_margin_lower_bound"],
             "logit",
             "bound from below on the smallest margin, in the set, of the operator cut at an order",
+            "bound",
+        ),
+        "truncated_radius": (
+            ("order", "case"),
+            values["truncated_radius"],
+            units,
+            "box up to which an order is certified to decide as the model, as far as the radii show",
             "bound",
         ),
         "remainder_bound": (

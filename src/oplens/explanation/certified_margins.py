@@ -149,10 +149,19 @@ class Robustness:
 
     def radius(self) -> Tensor:
         """Largest radius at which no rival's bound is negative, (batch,); inf where nothing moves the margin."""
-        margin = torch.where(self.margin.isinf(), 0.0, self.margin).clamp(min=0)
-        denominator = self.slopes + torch.sqrt(self.slopes**2 + 4 * self.bend * margin)
-        root = torch.where(denominator > 0, 2 * margin / denominator.clamp(min=1e-300), math.inf)
-        return root.masked_fill(self.margin.isinf(), math.inf).amin(-1)
+        return _root(self.margin, self.slopes, self.bend).amin(-1)
+
+
+def _root(margin: Tensor, slopes: Tensor, bend: Tensor) -> Tensor:
+    """Largest r with margin - r slopes - r^2 bend >= 0: 0 for lost or undefined margins, inf for infinite ones and where nothing moves."""
+    kept = torch.where(margin.isinf(), 0.0, margin.nan_to_num(nan=0.0)).clamp(min=0)
+    denominator = slopes + torch.sqrt(slopes**2 + 4 * bend * kept)
+    root = torch.where(denominator > 0, 2 * kept / denominator.clamp(min=1e-300), math.inf)
+    return (
+        root.nan_to_num(nan=0.0, posinf=math.inf)
+        .masked_fill(margin == math.inf, math.inf)
+        .masked_fill(~(margin > 0), 0.0)
+    )
 
 
 def class_gradients(setting: Setting, batch: Batch, slope: Tensor) -> Tensor:
@@ -178,27 +187,41 @@ def steepness(gradient: Tensor, decided: Tensor) -> Tensor:
 def truncated(
     setting: Setting, polynomials: Polynomials, batch: Batch, robust: Robustness, radii: list[float]
 ) -> dict[str, Tensor]:
-    """Over the rivals, the smallest lower bound on M_K and the largest bound on abs(M - M_K): (order, batch, radius) each."""
+    """Over the rivals, the smallest lower bound on M_K and the largest bound on abs(M - M_K): (order, batch, radius) each.
+
+    `truncated_radius` (order, batch) is how far the order is certified to decide as the model, as the radii show: curve and sup at one of
+    them hold in every smaller box, curve / r^2 as well, since sups grow with the box, so that the bounds are quadratic in r up to there.
+    """
     W = setting.op.model.decoder.weight
     cuts, rows = _Cuts.of(setting, polynomials, batch, robust), (W[robust.decided][:, None] - W).abs()
     own = torch.nn.functional.one_hot(robust.decided, len(W)).bool()[:, None]
-    lowest, gaps = [], []
+    lost, lost_slope = _over_features(rows, cuts.lost), _over_features(rows, cuts.lost_slope)
+    allowance, bend = robust.allowance[:, None], robust.bend[:, None]
+    margin, slopes = cuts.margin - lost - allowance, cuts.slopes + lost_slope
+    lowest, gaps, held = [], [], torch.zeros(lost.shape[:2], dtype=lost.dtype)
     for radius in radii:
-        sup, curve = (
-            torch.einsum("bch,bhk->bkc", rows, values) for values in _left_over(polynomials.tables, cuts, radius)
-        )
-        gap = torch.minimum(sup, cuts.gap + radius * cuts.gap_slopes + curve) + robust.allowance[:, None]
-        direct = (
-            cuts.margin - radius * cuts.slopes - curve - (radius * radius * robust.bend + robust.allowance)[:, None]
-        )
-        low = torch.maximum(direct, robust.lowest(radius)[:, None] - gap)
+        sup, curve = (_over_features(rows, values) for values in _left_over(polynomials.tables, cuts, radius))
+        sup = sup + lost + allowance
+        gap = torch.minimum(sup, cuts.gap + lost + allowance + radius * (cuts.gap_slopes + lost_slope) + curve)
+        direct = margin - radius * slopes - radius * radius * bend - curve
+        low = torch.maximum(direct, robust.lowest(radius)[:, None] - sup)
         # A feature that a margin does not read times an infinite bound is NaN: no bound, as the infinite one.
         lowest.append(low.nan_to_num(nan=-math.inf).masked_fill(own, math.inf).amin(-1))
         gaps.append(gap.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(own, 0.0).amax(-1))
+        if radius > 0:
+            root = _root(margin, slopes, bend + curve / radius**2)
+            root = torch.maximum(root, _root(robust.margin[:, None] - sup, robust.slopes[:, None], bend))
+            held = torch.maximum(held, root.masked_fill(own, math.inf).amin(-1).clamp(max=radius))
     return {
         "truncated_margin_lower_bound": torch.stack(lowest, dim=-1).transpose(0, 1),
         "remainder_bound": torch.stack(gaps, dim=-1).transpose(0, 1),
+        "truncated_radius": torch.minimum(held, robust.radius()[:, None]).T,
     }
+
+
+def _over_features(rows: Tensor, values: Tensor) -> Tensor:
+    """sum_h rows (batch, n_classes, d_model) values (batch, d_model, n_orders): (batch, n_orders, n_classes)."""
+    return torch.einsum("bch,bhk->bkc", rows, values)
 
 
 @dataclass(frozen=True)
@@ -250,8 +273,7 @@ def _left_over(tables: Remainders, cuts: _Cuts, radius: float) -> tuple[Tensor, 
     sup, bend = tables.bound(cuts.low - moved, cuts.high + moved)
     locally = _mean(bend * (moved * moved)[..., None], cuts.weight) / 2
     jointly = bend.amax(-2) * cuts.gain * (radius * radius / 2)
-    curve = torch.minimum(locally, jointly) + cuts.lost + radius * cuts.lost_slope
-    return _mean(sup, cuts.weight) + cuts.lost, curve
+    return _mean(sup, cuts.weight), torch.minimum(locally, jointly)
 
 
 def _mean(values: Tensor, weight: Tensor) -> Tensor:

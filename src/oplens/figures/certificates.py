@@ -21,8 +21,8 @@ _RIGHT, _WRONG = INK, TOWARD
 def certified_fraction(certificates: xr.Dataset) -> "go.Figure":
     """Draw the share of cases that is certified against the radius: robust decisions, and the truncation at every order.
 
-    Robust decisions and those that no step against the gradient has flipped are drawn from every case's own radius, so that the
-    truth lies between these two lines; truncations at the radii that were asked for. Radius 0 has a place of its own on the left.
+    All lines are drawn from every case's own radius. Robust decisions and those that no step against the gradient has flipped enclose the
+    truth. Radius 0, where orders are certified at the cases themselves, has a place of its own on the left.
 
     Parameters
     ----------
@@ -36,25 +36,7 @@ def certified_fraction(certificates: xr.Dataset) -> "go.Figure":
         _steps(flipped, left, right, "not flipped by one step", {"color": NEUTRAL, "width": 2, "dash": "dot"}),
         _steps(robust, left, right, "robust: no input flips it", {"color": INK, "width": 2.5}),
     ]
-    orders = [int(order) for order in certificates["order"].values]
-    shades = _shades(len(orders))
-    for k, order in enumerate(orders):
-        fractions = 100 * certificates["certified_fraction"].values[k]
-        name = f"order{'s 1–' if order > 1 else ' '}{order}"
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": name,
-                "x": _places(radii, left).astype(np.float32),
-                "y": fractions.astype(np.float32),
-                # What holds in a box holds in smaller ones, and between two radii no more is known than at the larger.
-                "line": {"color": shades[k], "width": 1.5, "shape": "vh"},
-                "marker": {"size": 6, "color": shades[k]},
-                "text": [f"{name}, radius {significant(r)}" for r in radii],
-                "hovertemplate": "%{text}: %{y:.0f} %<extra></extra>",
-            }
-        )
+    data += _orders(certificates, radii, left, right)
     return figure(
         data,
         height=430,
@@ -196,16 +178,28 @@ def _span(radii: NDArray[np.float64], *measured: NDArray[np.float64]) -> tuple[f
     return low / 1.8, max(high, 1.01 * low) * 1.15
 
 
-def _places(radii: NDArray[np.float64], left: float) -> NDArray[np.float64]:
-    """Radius 0 at the left end of a logarithmic axis."""
-    return np.maximum(radii, left)
+def _orders(ds: xr.Dataset, radii: NDArray[np.float64], left: float, right: float) -> list[dict[str, Any]]:
+    """A staircase per order, as far as the radii asked for show, from the share at radius 0 where that was asked."""
+    asked = float(radii.max())
+    lines = []
+    for k, order in enumerate(int(order) for order in ds["order"].values):
+        name, shade = f"order{'s 1–' if order > 1 else ' '}{order}", _shades(ds.sizes["order"])[k]
+        line = {"color": shade, "width": 1.5}
+        steps = _steps(ds["truncated_radius"].values[k], left, max(min(asked, right), left), name, line)
+        if (radii == 0).any():
+            share = 100 * float(ds["certified_fraction"].values[k][radii == 0][0])
+            steps["x"] = np.concatenate(([left], steps["x"])).astype(np.float32)
+            steps["y"] = np.concatenate(([share], steps["y"])).astype(np.float32)
+            steps |= {"mode": "lines+markers", "marker": {"color": shade, "size": [7] + [0] * (len(steps["x"]) - 1)}}
+        lines.append(steps)
+    return lines
 
 
 def _steps(values: NDArray[np.float64], left: float, right: float, name: str, line: dict[str, Any]) -> dict[str, Any]:
     """The share of cases whose value is at least x, as a falling staircase from `left` to `right`."""
     inside = np.sort(values[np.isfinite(values) & (values > left) & (values < right)])
     x = np.concatenate(([left], inside, [right]))
-    share = np.array([100 * np.mean(values >= at) for at in x])
+    share = np.array([100 * np.mean(values >= at) for at in x]) if len(values) else np.zeros(len(x))
     return {
         "type": "scatter",
         "mode": "lines",

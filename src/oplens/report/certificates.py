@@ -44,7 +44,7 @@ def certificate_section(results: xr.DataTree | xr.Dataset, limits: Limits) -> li
             "How much is certified, against the size of the box",
             "Black: decisions that no input in the box flips. Dotted: decisions that one step against the gradient has not flipped at that "
             "size; the truth lies between the two. Orange: decisions for which the operator cut at an order decides as the model everywhere "
-            "in the box. Claim: bound; the dotted line is measured.",
+            "in the box, with a dot at the cases themselves. Claim: bound; the dotted line is measured.",
             {"": certified_fraction(ds)},
         ),
         Picture(
