@@ -145,7 +145,7 @@ def test_a_longer_causal_sequence_continues_a_shorter_one(name):
     ("name", "causal"), [(name, False) for name in KINDS] + [(name, True) for name in CAUSAL], ids=str
 )
 def test_norms_that_underflow_or_overflow_give_weights_still(name, causal):
-    """Features of float32 are exp(+-1000) here; peers issue 10: large scores fall below a finite mask value."""
+    """Features of float32 are exp(+-1000) here; TransformerLens #385: large scores fall below a finite mask value."""
     family = KINDS[name]
     q, k, v = (x.float().requires_grad_() for x in draw(family, seed=3, length=21, size=60.0))
     k = q if family.shares_queries else k
