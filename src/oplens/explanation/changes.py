@@ -1,5 +1,6 @@
 """What steering found as a Dataset: the changes in the units of the data, what they do, and where their energy lies."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oplens.data import SequenceData
+from oplens.errors import ArgumentError
 from oplens.explanation.decomposition import decompose
 from oplens.explanation.explain import case_coords, concrete, part_coords
 from oplens.explanation.parts import Bands, Channels, Windows
@@ -85,6 +87,30 @@ def assemble(
     }
     coords |= {**case_coords(op, data, labels, logits), **_more_coords(op, data, aim)}
     return xr.Dataset(variables, coords=coords, attrs=_attributes(op, data, aim, settings))
+
+
+def what_if_groups(steering: "xr.Dataset", cases: Sequence[int]) -> dict[str, "xr.Dataset"]:
+    """What a result file keeps of `op.steer`: the numbers of all cases, and signals with their changes (float32) of the chosen.
+
+    Parameters
+    ----------
+    steering : Dataset
+        Of `op.steer`.
+    cases : sequence of int
+        Values of the coordinate `case`, such as those of the group `/inputs`.
+
+    Returns
+    -------
+    dict
+        Groups `what_if` and `what_if_cases` of docs/schema.md.
+    """
+    known = {int(case): k for k, case in enumerate(steering["case"].values)}
+    missing = [int(case) for case in cases if int(case) not in known]
+    if missing:
+        raise ArgumentError(f"what_if_groups(cases=...): the result of steer holds no case {missing[0]}.")
+    chosen = steering.isel(case=[known[int(case)] for case in cases])
+    signals = {name: chosen[name].astype(np.float32) for name in ("delta", "signal")}
+    return {"what_if": steering.drop_vars(["delta", "signal", "time"]), "what_if_cases": chosen.assign(signals)}
 
 
 def _ungrouped(

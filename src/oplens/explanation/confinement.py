@@ -37,15 +37,15 @@ class Confinement:
         units = "Hz" if config.sampling_rate else "cycles/step"
         words = []
         if self.channels is not None:
-            words.append("channels " + ", ".join(config.channels[c] for c in self.channels))
+            words.append("changes of " + ", ".join(config.channels[c] for c in self.channels))
         if self.bands is not None:
-            words.append("bands " + ", ".join(f"{low:g}-{high:g} {units}" for low, high in self.bands))
+            words.append("frequencies " + ", ".join(f"{low:g}-{high:g} {units}" for low, high in self.bands))
         if self.window is not None:
             words.append(f"steps from {self.window[0]:g} to {self.window[1]:g} of a case's length")
         if self.held:
             skips = " and skips" if self.hold_skip else ""
             words.append(f"order-1 shares of {len(self.held)} waves{skips} held")
-        return "; ".join(words) or "nothing: every channel and step may change"
+        return "; ".join(words) or "changes of every channel and step"
 
 
 @dataclass(frozen=True)
