@@ -1,6 +1,6 @@
 """Error of the operator against the model it was expanded from, by family and order, on every data set.
 
-    python benchmarks/operator_error.py            # all data sets, about 5 minutes on one core
+    python benchmarks/operator_error.py            # all data sets, about 10 minutes on one core
     python benchmarks/operator_error.py --smallest # seconds
 
 Each model is trained with the default recipe and seed 0, expanded on its training set, and compared with itself on the test set. The
@@ -108,7 +108,9 @@ def markdown(results: dict[str, dict[str, Row]]) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.3f}" if 0.0995 <= abs(value) < 100 else f"{value:.2g}"
+    if abs(value) > 100:
+        return "> 100" if value > 0 else "< -100"
+    return f"{value:.2g}" if abs(value) < 0.0995 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from operator_error import trained_models
 from oplens.data import SequenceData
 from oplens.explanation import ExplicitOperator, Waves, expand
 from oplens.explanation.reduction import Reduction, run
+from oplens.explanation.reduction_curve import reduction_curve
 from oplens.explanation.targets import default_target
 from oplens.explanation.training import batches
 from oplens.operators import diagonal
@@ -75,8 +76,8 @@ def measured(reduction: Reduction, test: SequenceData, refit: bool, kept: tuple[
     return rows
 
 
-def compare(model: Any, train: SequenceData, test: SequenceData, smallest: bool) -> dict[str, list[dict[str, float]]]:
-    """Curves by "rank" and "rank, decoder fitted anew"."""
+def compare(model: Any, train: SequenceData, test: SequenceData, smallest: bool) -> dict[str, Any]:
+    """Curves by "rank" and "rank, refitted", and the frequencies of the library's first eight waves."""
     op = expand(model, train)
     base = Reduction.of(op, None, "benchmark")
     some = base.cases.select(np.arange(0, base.cases.n_cases, max(1, base.cases.n_cases // CASES)))
@@ -93,7 +94,8 @@ def compare(model: Any, train: SequenceData, test: SequenceData, smallest: bool)
         other = replace(base, order=order)
         for refit in (False, True):
             curves[f"{name}{', refitted' if refit else ''}"] = measured(other, test, refit, kept)
-    return curves
+    first = reduction_curve(op, test, kept=[1])["frequency"].values[:8]
+    return {"curves": curves, "frequencies": first.tolist()}
 
 
 def main() -> None:
@@ -109,8 +111,9 @@ def main() -> None:
         if model.config.architecture != "plain":
             continue
         results[name] = compare(model, train, test, smallest)
+        print(f"{name}: most important waves at {', '.join(f'{f:.3g}' for f in results[name]['frequencies'])}")
         print(f"{name}: accuracy, agreement with the full model, margin R^2")
-        for rank, rows in results[name].items():
+        for rank, rows in results[name]["curves"].items():
             cells = (f"{int(r['waves'])}: {r['accuracy']:.3f} {r['agreement']:.3f} {r['margin_r2']:.2f}" for r in rows)
             print(f"  {rank:32} {' | '.join(cells)}", flush=True)
         if not smallest:

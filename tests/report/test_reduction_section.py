@@ -80,6 +80,7 @@ def test_refitted_decoders_are_told_apart():
         "agreement": [0.5, 0.8, 0.9, 0.95, 1.0],
         "margin_r2": [0.1, 0.5, 0.9, 1.0, 1.0],
     }
+    ds["n_skips"] = ("n_waves", [0, 1, 0, 0, 0])
     both = ds.assign({f"refitted_{name}": ("n_waves", values) for name, values in refitted.items()})
     (section,) = reduction_section(both, Limits())
     assert "Dashed" in section.pictures[0].caption
@@ -88,6 +89,7 @@ def test_refitted_decoders_are_told_apart():
         "With the decoder fitted anew on training cases, 2 are enough: the smaller model decides 89 % of the cases correctly, the full "
         "one 90 %; both decide alike in 80 %."
     )
+    assert section.findings[2].startswith("1 of its 2 hidden features keeps no wave"), "of the model named last"
     (table,) = section.tables
     assert table.rows[1] == ["2", "20", "2", "60.0 %", "60.0 %", "−0.500", "89.0 %", "80.0 %", "0.500"]
     assert all(len(row) == len(table.header) for row in table.rows)

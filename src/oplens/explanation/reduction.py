@@ -46,7 +46,6 @@ def reduce(op: "ExplicitOperator", k: int, refit: bool = False, X_train: Any = N
 
     Parameters
     ----------
-    op : ExplicitOperator
     k : int
         Waves to keep, over all features (and layers), at least 1.
     refit : bool
