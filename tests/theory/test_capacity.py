@@ -83,8 +83,7 @@ def check_table(table, n, h):
 def test_every_boolean_function_of_three_bits_fits_the_construction_exactly():
     for code in range(256):
         table = [code >> i & 1 for i in range(8)]
-        count = check_table(table, 3, code % 4)
-        assert count <= 3 + 3 * 2 ** (code % 4) + 25 * 2 ** (3 - code % 4) + 1
+        assert check_table(table, 3, 3) <= real_parameters(3, 2)["parameters_upper"]
 
 
 @pytest.mark.parametrize(("n", "h"), [(1, 0), (1, 1), (2, 1), (5, 4), (6, 4), (6, 5), (8, 6)])

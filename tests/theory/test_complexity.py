@@ -75,6 +75,12 @@ def test_families_that_share_h_are_counted(n, tasks, values):
     bound = meta_approximation(n, 2, tasks, values)
     assert bound["bits"] <= math.log2(number) + 1e-12
     assert bound["bits"] >= 0.5 * math.log2(number)
+    few = min(values, 2**n, len(columns))
+    counted = sum(
+        len(set(table[:few])) == few and set(table[few:]) <= set(table[:few])
+        for table in itertools.product(columns, repeat=2**n)
+    )
+    assert bound["bits"] == pytest.approx(math.log2(counted), rel=1e-12)
     assert bound["bits"] == math.log2(number) or values > 1
 
 

@@ -159,24 +159,26 @@ def test_mean_bound_equals_its_formula_and_is_never_below_the_one_by_rounding(n,
 
 
 @pytest.mark.parametrize(("P", "b"), [(5, 1), (6, 2), (4, 3), (8, 1)])
-def test_sparse_count_is_never_exceeded(P, b):
-    vectors = grid(range(2**b), P)
-    nonzeros = (vectors != 0).sum(1)
-    for s in range(1, P + 1):
-        assert np.log2((nonzeros <= s).sum()) <= s * (b + math.log2(math.e * P / s))
+def test_sparse_models_are_as_many_as_the_formula_counts(P, b):
+    """Enumerated: choose(P, j) (2^b - 1)^j models with exactly j non-zeros, the count that the next test leans on."""
+    nonzeros = (grid(range(2**b), P) != 0).sum(1)
+    for s in range(P + 1):
+        assert (nonzeros <= s).sum() == sparse_models(P, b, s)
+    n = int(math.log2(b * P))
+    assert (nonzeros <= sparse_parameters(n, b, P).value - 1).sum() < 2 ** (2**n)
 
 
-@pytest.mark.parametrize("b", [1, 2])
-def test_sparse_bound_on_every_sparse_model_of_two_and_three_bits(b):
-    for n in (2, 3):
-        P = 2**n
-        values = (0, 1) if b == 1 else (0, 1, 2, 3)
-        theta = grid(values, P)
-        outputs = lookup_network(theta, inputs(n))
-        for s in range(1, P + 1):
-            kept = tables(outputs[(theta != 0).sum(1) <= s])
-            if len(kept) == 2 ** (2**n):
-                assert sparse_parameters(n, b, P).value <= s
+def sparse_models(P, b, s):
+    return sum(math.comb(P, j) * (2**b - 1) ** j for j in range(s + 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 9), st.integers(1, 16), st.integers(1, 40))
+def test_fewer_nonzeros_than_claimed_make_too_few_models(n, b, factor):
+    P = -(-(2**n) // b) * factor
+    s = sparse_parameters(n, b, P).value
+    assert sparse_models(P, b, s - 1) < 2 ** (2**n)
+    assert factor < 4 or sparse_models(P, b, min(P, 3 * s + 3)) >= 2 ** (2**n)  # about three times as many would not
 
 
 @settings(max_examples=60, deadline=None)

@@ -136,6 +136,12 @@ def test_error_floor_inverts_the_packing_bound(n, per_layer, depth, b):
     assert packing(n, 1.0, below, 1).value > capacity
 
 
+@pytest.mark.parametrize("k", [2**50 + 1, 2**50 + 3, 3**31, 10**15 + 7])
+def test_the_root_in_the_floor_is_exact_where_a_float_s_is_not(k):
+    assert error_floor(2, 1.0, k**2, 1, 1).value == 1 / (2 * k)
+    assert error_floor(2, 1.0, k**2 - 1, 1, 1).value == 1 / (2 * (k - 1)) != 1 / (2 * k)
+
+
 def test_the_exponential_law_of_observacao_1_passes_below_the_floor():
     n, per_layer, bits = 24, 10**6, 32
     floors = {depth: error_floor(n, 1.0, per_layer, depth, bits) for depth in (12, 24, 48, 96)}
