@@ -283,8 +283,14 @@ def test_a_wide_network_takes_some_positions_at_a_time(monkeypatch):
 
 def test_dropout_acts_in_training_only():
     torch.manual_seed(0)
-    model = Transformer(TransformerConfig(2, d_input=2, dropout=0.5, **SMALL)).double()
-    x = torch.randn(2, 5, 2, dtype=torch.float64)
+    config = TransformerConfig(2, d_input=2, dropout=0.3, positions="none", **SMALL)
+    model = Transformer(config).double()
+    x = torch.randn(8, 50, 2, dtype=torch.float64)
+    trace = model.trace(x)
+    n = trace.embedded.numel()
+    dropped = [(trace.embedded == 0), (trace.layers[0].attended == trace.embedded)]
+    for part in dropped:
+        assert abs(float(part.double().mean()) - 0.3) < 4 * (0.21 / n) ** 0.5
     assert not torch.equal(model(x), model(x))
     model.eval()
     assert torch.equal(model(x), model(x))
