@@ -80,7 +80,9 @@ def test_names_of_channels_are_shown_letter_by_letter(steered):
 def test_the_overlay_of_short_cases_ends_with_them(op):
     X = op.training.X.astype(float)
     ds = steer(op, [X[0], X[1][:, :17]])
-    assert len(numbers(drawn(steering_overlay(ds, 1))["data"][0]["x"])) == 17
+    trace = drawn(steering_overlay(ds, 1, channels=3))["data"][0]
+    assert len(numbers(trace["x"])) == len(numbers(trace["y"])) == 17
+    assert abs(numbers(trace["y"]).mean()) < 1e-6
 
 
 def test_long_signals_keep_their_peaks(steered):

@@ -13,7 +13,7 @@ from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, RULE, TOWARD, cell, 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-POINTS = 300  # columns of a drawn signal; each keeps its smallest and largest value
+POINTS = 200  # columns of a drawn signal; each keeps its smallest and largest value
 MARKERS = 4000
 _LEGEND = {
     "orientation": "h",
