@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from oplens.errors import ArgumentError
-from oplens.figures.certificates import certified_fraction, robust_radii
+from oplens.figures.certificates import certified_fraction, robust_radii, rounded_down
 from synthetic_certificates import ORDERS, RADII, certificates
 
 HOSTILE = '</script><img src=x onerror=alert(1)>%{x}<b>"&'
@@ -83,7 +83,9 @@ def test_every_case_has_its_line_right_and_wrong_ones_apart():
     assert max(numbers(data[1]["y"])) < min(numbers(data[4]["y"]))
     headings = [note.text for note in figure.layout.annotations]
     for words, keep in (("right decisions (36)", ~wrong), ("wrong decisions (4)", wrong)):
-        assert f"{words}: half hold to {np.median(ds.robust_radius.values[keep]):.3g}" in headings
+        half = np.median(ds.robust_radius.values[keep])
+        (shown,) = [heading.split()[-1] for heading in headings if heading.startswith(f"{words}: half hold to ")]
+        assert half * 0.99 < float(shown) <= half
 
 
 def test_without_labels_all_cases_stand_together():
@@ -117,6 +119,12 @@ def test_decisions_that_all_hold_or_never_do_are_drawn():
         text = draw(never).to_json()
         assert "Infinity" not in text
         json.loads(text)
+
+
+def test_certified_sizes_are_never_rounded_up():
+    for value in (*np.random.default_rng(0).uniform(0, 1, 2000) ** 6, 1.0, 0.1, 0.3, 1e-5, 123.4):
+        shown = float(rounded_down(value).replace("−", "-"))
+        assert value * 0.989 <= shown <= value
 
 
 def test_no_case_is_a_sentence():

@@ -1,11 +1,19 @@
 """The section on certificates says its numbers first, and they are those of the result."""
 
+import re
+
 import numpy as np
 import xarray as xr
 
 from oplens.report.blocks import Limits
 from oplens.report.certificates import certificate_section
 from synthetic_certificates import certificates
+
+
+def down(value):
+    """Three digits of a number between 0.001 and 0.1, cut off."""
+    digits = 4 if value >= 0.01 else 5
+    return f"{int(value * 10**digits) / 10**digits:g}"
 
 
 def tree_of(ds, order=2, units="as in the data", cases=(101, 139, 120)):
@@ -28,12 +36,12 @@ def test_the_first_finding_is_the_largest_box_that_holds_for_half():
     assert section.findings[0].startswith(
         f"{robust} (0.04 to 0.1 in the units of the data), in every channel and step at once."
     )
-    assert f"hold to {np.median(ds.robust_radius):.3g} standard deviations" in section.findings[1]
+    assert f"hold to {down(np.median(ds.robust_radius))} standard deviations" in section.findings[1]
     finite = np.isfinite(ds.flipped_radius.values)
     ratio = np.median(ds.flipped_radius.values[finite] / ds.robust_radius.values[finite])
     assert f"at {ratio:.3g} times the certified size (median of 39)" in section.findings[1]
     wrong = (ds.label != ds.predicted).values
-    right, bad = (f"{np.median(ds.robust_radius.values[keep]):.3g}" for keep in (~wrong, wrong))
+    right, bad = (down(np.median(ds.robust_radius.values[keep])) for keep in (~wrong, wrong))
     assert section.findings[2] == f"Right decisions hold to {right}, wrong ones to {bad} standard deviations (medians)."
 
 
@@ -68,11 +76,28 @@ def test_an_order_that_was_not_asked_gives_way_to_the_lowest_that_holds():
     assert f"orders 1 to {lowest} (" in section.findings[-1]
 
 
-def test_where_nothing_holds_for_half_the_sentences_say_so():
-    ds = certificates().isel(radius=[3])
-    robust, *_, truncation = certificate_section(ds, Limits())[0].findings
-    assert robust == "Robustness: for fewer than half of the decisions a box of any size asked for is certified."
-    assert truncation.endswith("decides as the model does in none of these boxes for half of the cases.")
+def test_where_no_radius_asked_for_holds_for_half_the_median_itself_is_said():
+    for asked in ([3], [0], [0, 3]):
+        ds = certificates().isel(radius=asked)
+        robust, *_, truncation = certificate_section(ds, Limits())[0].findings
+        half = np.median(ds.robust_radius)
+        (shown,) = re.findall(
+            r"Robustness: 50 % of the 40 decisions cannot .* at most (\S+) standard deviations", robust
+        )
+        assert half - 1e-4 < float(shown) <= half
+        if asked == [3]:
+            assert truncation.endswith("decides as the model does in none of these boxes for half of the cases.")
+        else:
+            share = 100 * float(ds.certified_fraction[1, 0])
+            beyond = "" if asked == [0] else ", and in no larger box for half"
+            assert truncation.endswith(f"at the cases themselves for {share:.0f} % of them{beyond}.")
+
+
+def test_one_decision_is_spoken_of_as_one():
+    findings = certificate_section(certificates().isel(case=[30]), Limits())[0].findings
+    assert findings[0].startswith("Robustness: the one decision cannot be flipped")
+    assert findings[1].startswith("It holds to ")
+    assert "median" not in " ".join(findings)
 
 
 def test_units_of_the_data_are_named_once_where_radii_count_them():
@@ -102,7 +127,7 @@ def test_tables_hold_the_fractions_and_the_chosen_cases():
         assert row[1:] == [
             str(one.predicted.values),
             str(one.label.values),
-            f"{float(one.robust_radius):.3g}",
+            down(float(one.robust_radius)),
             f"{float(one.flipped_radius):.3g}",
             str(order) if order else "none",
         ]

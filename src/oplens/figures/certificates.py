@@ -83,7 +83,7 @@ def robust_radii(certificates: xr.Dataset, most: int = 400) -> "go.Figure":
         colour = _WRONG if name.startswith("wrong") else _RIGHT
         data += _dumbbells(certificates, ranked, y, colour, left, right)
         notes.append(
-            _heading(f"{name}: half hold to {significant(float(np.median(robust[rows])))}", start + room / 2, left)
+            _heading(f"{name}: half hold to {rounded_down(float(np.median(robust[rows])))}", start + room / 2, left)
         )
         start = float(y[-1]) + 1
     return figure(
@@ -117,7 +117,7 @@ def _dumbbells(
     }
     names = [_case_words(ds, int(row)) for row in rows]
     said = [
-        f"{name}<br>certified to {significant(a)}, flipped at {significant(b)}"
+        f"{name}<br>certified to {rounded_down(a)}, flipped at {significant(b)}"
         for name, a, b in zip(names, robust, flipped, strict=True)
     ]
     dots = []
@@ -163,6 +163,22 @@ def _groups(ds: xr.Dataset) -> list[tuple[str, NDArray[np.intp]]]:
         (f"{word} ({int(keep.sum())})", cases[keep])
         for word, keep in (("right decisions", right), ("wrong decisions", ~right))
     ]
+
+
+def rounded_down(value: float) -> str:
+    """Return a certified size with three significant digits, never a larger one.
+
+    Examples
+    --------
+    >>> from oplens.figures.certificates import rounded_down
+    >>> rounded_down(0.018169), rounded_down(0.2), rounded_down(0.0), rounded_down(float("inf"))
+    ('0.0181', '0.2', '0', '∞')
+    """
+    if value <= 0 or not math.isfinite(value):
+        return significant(value)
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    shown = float(f"{value:.3g}")
+    return significant(shown if shown <= value else shown - unit)
 
 
 def _units(ds: xr.Dataset) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from oplens.figures.certificates import certified_fraction, robust_radii
+from oplens.figures.certificates import certified_fraction, robust_radii, rounded_down
 from oplens.figures.style import significant
 from oplens.report.blocks import Limits, Picture, Section, Table
 
@@ -78,25 +78,28 @@ def _attributes(ds: xr.Dataset) -> list[str]:
 
 def _robustness(ds: xr.Dataset, inputs: xr.Dataset) -> list[str]:
     robust, flipped = (np.asarray(ds[name].values, dtype=float) for name in ("robust_radius", "flipped_radius"))
-    radius = _telling(ds["radius"].values, ds["robust_fraction"].values)
-    share = float(np.mean(robust >= radius))
+    half = rounded_down(float(np.median(robust)))
+    radius = _telling(ds["radius"].values, ds["robust_fraction"].values) or float(half)
+    share = (
+        f"{_percent(float(np.mean(robust >= radius)))} of the {len(robust)} decisions"
+        if len(robust) > 1
+        else "the one decision"
+    )
     found = [
-        f"Robustness: {_percent(share)} of the {_count(len(robust), 'decision')} cannot be flipped by any change of at most "
-        f"{_amount(ds, radius, inputs)}, in every channel and step at once. This is proven for all inputs in the box, not tried on some."
-        if radius > 0
-        else "Robustness: for fewer than half of the decisions a box of any size asked for is certified."
+        f"Robustness: {share} cannot be flipped by any change of at most {_amount(ds, radius, inputs)}, in every channel and step at once. "
+        "This is proven for all inputs in the box, not tried on some."
     ]
-    middle = f"Half of the decisions hold to {significant(float(np.median(robust)))} {_units(ds)}"
+    middle = f"{'Half of the decisions hold' if len(robust) > 1 else 'It holds'} to {half} {_units(ds)}"
     met = np.isfinite(flipped) & (robust > 0)
     if met.any():
         ratio = significant(float(np.median(flipped[met] / robust[met])))
-        middle += f". One step against the gradient, a simple attack, flips a decision at {ratio} times the certified size (median of {met.sum()})"
-        middle += ": how far a decision really holds lies between the two"
+        middle += f". One step against the gradient, a simple attack, flips {'a decision' if len(robust) > 1 else 'it'} at {ratio} times the "
+        middle += f"certified size{f' (median of {met.sum()})' if met.sum() > 1 else ''}: how far it really holds lies between the two"
     found.append(middle + ".")
     if "label" in ds.coords:
         right = np.asarray(ds["label"].values == ds["predicted"].values, dtype=bool)
         if right.any() and not right.all():
-            sides = [significant(float(np.median(robust[keep]))) for keep in (right, ~right)]
+            sides = [rounded_down(float(np.median(robust[keep]))) for keep in (right, ~right)]
             found.append(f"Right decisions hold to {sides[0]}, wrong ones to {sides[1]} {_units(ds)} (medians).")
     return found
 
@@ -119,7 +122,8 @@ def _truncation(ds: xr.Dataset, shown: int) -> str:
         return said + ("." if near is None else f", and at the cases themselves for {_percent(near)}.")
     if near is None:
         return f"{said} in none of these boxes for half of the cases."
-    return f"{said} at the cases themselves for {_percent(near)} of them, and in no larger box for half."
+    beyond = ", and in no larger box for half" if (radii > 0).any() else ""
+    return f"{said} at the cases themselves for {_percent(near)} of them{beyond}."
 
 
 def _family(ds: xr.Dataset) -> str:
@@ -141,7 +145,7 @@ def _fractions(ds: xr.Dataset) -> Table:
         for k, radius in enumerate(ds["radius"].values)
     ]
     return Table(
-        f"Share of {_count(ds.sizes['case'], 'case')} certified in a box of each radius ({_units(ds)}): the decision itself (robust), and the "
+        f"Share of the {ds.sizes['case']} cases certified in a box of each radius ({_units(ds)}): the decision itself (robust), and the "
         f"operator cut at an order ({_family(ds)} polynomials) deciding as the model does. Claim: bound.",
         ["radius", "robust", *names],
         rows,
@@ -169,7 +173,7 @@ def _cases(ds: xr.Dataset, inputs: xr.Dataset, limits: Limits) -> list[Table]:
                 f"case {ds['case'].values[row]}",
                 str(ds["predicted"].values[row]),
                 *([str(ds["label"].values[row])] if labelled else []),
-                significant(float(ds["robust_radius"].values[row])),
+                rounded_down(float(ds["robust_radius"].values[row])),
                 _flip(float(ds["flipped_radius"].values[row])),
                 str(order) if order else "none",
             ]
@@ -205,10 +209,6 @@ def _amount(ds: xr.Dataset, radius: float, inputs: xr.Dataset) -> str:
 def _units(ds: xr.Dataset) -> str:
     units = str(ds["radius"].attrs.get("units", ""))
     return "in the units of the data" if units == "as in the data" else units
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _percent(share: float) -> str:
