@@ -124,7 +124,11 @@ def assemble(
     groups["summary"] = summarise(op, first, data, labels)
     groups["inputs"] = choose_cases(op, first, data)
     subject = Subject(
-        op, replace(data, y=labels), labels, first["predicted"].values.tolist(), groups["inputs"]["case"].values.tolist()
+        op,
+        replace(data, y=labels),
+        labels,
+        first["predicted"].values.tolist(),
+        groups["inputs"]["case"].values.tolist(),
     )
     for name in wanted_views:
         say(VIEWS[name].words)

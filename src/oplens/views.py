@@ -67,9 +67,7 @@ def _kernels(subject: Subject) -> "xr.Dataset":
 
 
 def _reduction(subject: Subject) -> "xr.Dataset":
-    from oplens.explanation import reduction_curve
-
-    return reduction_curve(subject.op, subject.data, subject.labels)
+    return subject.op.reduction_curve(subject.data, subject.labels)
 
 
 def _ray(subject: Subject) -> "xr.Dataset":
@@ -128,7 +126,7 @@ def default_views(op: "ExplicitOperator") -> list[str]:
     >>> default_views(expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4)), np.ones((2, 1, 8))))
     ['ring', 'certificates', 'kernels', 'reduction']
     """
-    if op.model.config.n_classes < 2:  # noqa: PLR2004
+    if op.model.config.n_classes < 2:
         return []
     return [name for name, view in VIEWS.items() if view.unasked and view.fits(op)]
 
@@ -142,7 +140,7 @@ def check_views(op: "ExplicitOperator", names: Any, call: str) -> list[str]:
         raise ArgumentError(f"{call}(views=...): {unknown[0]!r} is no view; choose from {', '.join(VIEWS)}.")
     config = op.model.config
     for name in names:
-        if not VIEWS[name].fits(op) or config.n_classes < 2:  # noqa: PLR2004
+        if not VIEWS[name].fits(op) or config.n_classes < 2:
             raise ArgumentError(
                 f"{call}(views=...): {name!r} cannot be had of this model ({config.architecture} architecture, {config.n_layers} "
                 f"layer{'s' if config.n_layers > 1 else ''}, {config.n_classes} class{'es' if config.n_classes > 1 else ''}); it can have "

@@ -110,6 +110,16 @@ def explain(
     ] = None,
     bands: Annotated[str | None, typer.Option(help="Band edges such as 0-4,4-8,8-13.")] = None,
     windows: Annotated[int | None, typer.Option(help="Number of time windows (default 8).")] = None,
+    view: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Besides parts: ring, certificates, kernels, reduction, ray, what_if, ablation, or none; repeatable. "
+            "Default: what the model can have, without the last two."
+        ),
+    ] = None,
+    what_if: Annotated[
+        bool, typer.Option("--what-if", help="Print the smallest change of the input that flips each decision.")
+    ] = False,
     sampling_rate: Rate = None,
     standardise_with: Annotated[
         Path | None, typer.Option(help="Foreign checkpoint: .ts file whose mean and scale it was trained with.")
@@ -125,7 +135,7 @@ def explain(
 
     foreign = Foreign(standardise_with, raw, _names(classes), _names(channels), prenorm)
     request = Request(model, train, order, family, sampling_rate, impute, foreign)
-    _call(run_explain, request, data, out, by, bands, windows)
+    _call(run_explain, request, data, out, by, bands, windows, view, what_if)
 
 
 @app.command()

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 
 from oplens.assembly import assemble, default_partitions
 from oplens.cli.partitions import parse_partitions
-from oplens.data import SequenceData, load_example, noisy_sinusoids, read_ts
+from oplens.data import SequenceData, Sinusoid, load_example, noisy_sinusoids, read_ts
 from oplens.errors import ArgumentError
 from oplens.estimator import S4DClassifier
 from oplens.explanation import ExplicitOperator, expand
 from oplens.models import S4D, Preprocessing, load_checkpoint
-from oplens.report import render
+from oplens.report import render, what_if_lines
 from oplens.results import write_results
+from oplens.views import VIEWS, check_views, default_views
 
 console = Console(stderr=True, highlight=False)
 DEFAULT_FAMILY, DEFAULT_ORDER = "hermite", 2
@@ -87,7 +89,14 @@ def run_train(
 
 
 def run_explain(
-    request: Request, data: Path, out: Path, by: list[str] | None, bands: str | None, windows: int | None
+    request: Request,
+    data: Path,
+    out: Path,
+    by: list[str] | None,
+    bands: str | None,
+    windows: int | None,
+    view: list[str] | None,
+    what_if: bool,
 ) -> None:
     """Explain a .ts file with a trained directory or a foreign checkpoint."""
     chosen = parse_partitions(by, bands, windows)
@@ -99,13 +108,28 @@ def run_explain(
     folder = _folder(out)
     partitions = default_partitions(op, chosen.bands, chosen.windows) if chosen.products is None else chosen.products
     with _notes():
-        tree = assemble(op, sequences, partitions=partitions, progress=_say)
+        tree = assemble(op, sequences, partitions=partitions, views=_views(op, view, what_if), progress=_say)
     _say("writing results and page")
     results = write_results(tree, folder / "results.nc")
     op.save(folder / "operator")
     page = render(tree, folder / "report.html")
     _conclude(tree)
+    if what_if:
+        for line in what_if_lines(tree["what_if"].to_dataset()):
+            typer.echo(line)
     _tell(f"wrote {results} and {page}")
+
+
+def _views(op: ExplicitOperator, named: list[str] | None, what_if: bool) -> list[str]:
+    """Views asked for on the command line."""
+    if named is not None and "none" in named:
+        if len(named) > 1:
+            raise ArgumentError(
+                f"--view none and --view {next(n for n in named if n != 'none')} contradict each other."
+            )
+        named = []
+    views = default_views(op) if named is None else check_views(op, named, "explain")
+    return views if not what_if or "what_if" in views else [*views, *check_views(op, ["what_if"], "explain --what-if")]
 
 
 def run_report(results: Path, out: Path) -> None:
@@ -129,12 +153,26 @@ def run_demo(out: Path) -> None:
         _tell(f"{title}: {training.n_cases} training cases, {test.n_cases} test cases")
         classifier = S4DClassifier(random_state=0, verbose=1, checkpoint_dir=folder / name / "run")
         op = _train_into(classifier, training, folder / name, DEFAULT_FAMILY, DEFAULT_ORDER)
-        tree = assemble(op, test, train=training, title=f"{title}: what the model computes", progress=_say)
+        views = [view for view, made in VIEWS.items() if made.fits(op)]
+        tree = assemble(op, test, train=training, views=views, title=f"{title}: what the model computes", progress=_say)
+        if name == "sinusoids":
+            _say("predicting what the model decides on signals it has not seen")
+            _add_predictions(tree, op)
         write_results(tree, folder / f"{name}.nc")
         page = "report.html" if name == "basic_motions" else f"report_{name}.html"
         render(tree, folder / page)
         _conclude(tree)
     _tell(f"open {folder / 'report.html'} and {folder / 'report_sinusoids.html'}")
+
+
+def _add_predictions(tree: Any, op: ExplicitOperator) -> None:
+    """Two tones in more noise than trained with, and every frequency, beside simulated cases."""
+    import numpy as np
+    import xarray as xr
+
+    tones = {f"{frequency:g} Hz": Sinusoid(frequency, 128, 64.0) for frequency in (15.0, 20.0)}
+    tree["/prediction/discrimination"] = xr.DataTree(op.discriminate(tones, 2.0, phases=4, simulate=2000))
+    tree["/prediction/sweep"] = xr.DataTree(op.sweep(np.arange(1.0, 32.0, 0.5).tolist(), 0.7, simulate=100))
 
 
 def _train_into(classifier: Any, data: SequenceData, folder: Path, family: str, order: int) -> ExplicitOperator:

@@ -3,6 +3,7 @@
 from oplens.explanation.expansion import expand
 from oplens.explanation.operator import ExplicitOperator
 from oplens.explanation.parts import Bands, Channels, LayerWaves, Pairs, Waves, Windows
+from oplens.explanation.second_order import second_order_kernel, summarise_kernels
 from oplens.explanation.summary import choose_cases, summarise
 from oplens.explanation.targets import CentredLogits, Margin, Target
 
@@ -19,5 +20,7 @@ __all__ = [
     "Windows",
     "choose_cases",
     "expand",
+    "second_order_kernel",
     "summarise",
+    "summarise_kernels",
 ]

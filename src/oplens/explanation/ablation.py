@@ -28,7 +28,7 @@ from oplens.explanation.explain import concrete
 from oplens.explanation.parts import By, LayerWaves, Pairs, Waves
 from oplens.explanation.search import of_preprocessed
 from oplens.explanation.targets import Target, default_target
-from oplens.explanation.training import chunks, gather
+from oplens.explanation.training import batches, chunks, gather
 from oplens.models.s4d import S4D, Trace
 from oplens.operators import diagonal
 
@@ -91,7 +91,7 @@ def _without_waves(
 ) -> Iterator[dict[str, Tensor]]:
     """Changes of the logits (batch, rank, n_classes), and of the cut operator's (order, batch, rank, n_classes), chunk by chunk."""
     plain = op.model.config.architecture == "plain"
-    for _, batch in op.batches(data, np.zeros((1, op.model.config.n_classes))):
+    for _, batch in batches(op.model, data.X, data.lengths, np.zeros((1, op.model.config.n_classes))):
         kernels = diagonal.mode_kernels(op.system, batch.x.shape[-1])
         actual, cut = [], []
         trace = None if plain else of_preprocessed(op.model).trace(batch.x.transpose(1, 2), batch.lengths)

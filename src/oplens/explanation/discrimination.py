@@ -62,7 +62,7 @@ def discriminate(
         Orders of the variance's expansion, at least 2.
     phases : int
         Every sinusoid is taken at this many equally spaced phases from its own on.
-    simulate_cases : int
+    simulate : int
         Cases of each class to run the model on besides (0: none), to hold the prediction against.
     seed : int
         Of the simulation.

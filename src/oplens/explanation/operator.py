@@ -17,6 +17,7 @@ from oplens.explanation.kernels import kernels, operator_logits
 from oplens.explanation.prediction import predict
 from oplens.explanation.rays import ray
 from oplens.explanation.reduction import reduce
+from oplens.explanation.reduction_curve import reduction_curve
 from oplens.explanation.rings import ring
 from oplens.explanation.statistics import Statistics
 from oplens.explanation.steering import steer
@@ -60,6 +61,7 @@ class ExplicitOperator:
     steer = steer
     ablate = ablate
     reduce = reduce
+    reduction_curve = reduction_curve
     ring = ring
     ray = ray
     homogeneous = homogeneous
@@ -84,20 +86,6 @@ class ExplicitOperator:
     def statistics(self) -> Statistics:
         """Moments and ranges of the training pre-activations that accounts need, computed once."""
         return Statistics(self.model, self.expansion, self.training)
-
-    def training_range(self) -> Any:  # TEMPORARY
-        return self.statistics.range
-
-    def training_inputs(self, X_train: Any = None) -> Any:  # TEMPORARY
-        return self.statistics.inputs(X_train)
-
-    def moments(self, key: Any, decomposition: Any, X_train: Any = None) -> Any:  # TEMPORARY
-        return self.statistics.moments(key, decomposition, X_train)
-
-    def batches(self, data: Any, directions: Any, arrays: int = 1) -> Any:  # TEMPORARY
-        from oplens.explanation.training import batches
-
-        return batches(self.model, data.X, data.lengths, directions, arrays)
 
     def save(self, directory: str | Path) -> None:
         """Write the operator, its model and its training inputs into a directory."""

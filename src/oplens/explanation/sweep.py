@@ -65,7 +65,7 @@ def sweep(
         The longest training length when omitted.
     phases : int
         Equally spaced phases, whose mixture is predicted.
-    simulate_cases, seed : int
+    simulate, seed : int
         Cases per frequency to run the model on besides, and their seed.
     marks : mapping from name to frequency, optional
         Lines of the picture; classes called "15 Hz" mark themselves.

@@ -2,25 +2,54 @@
 
 from oplens.figures.accuracy import accuracy_by_order
 from oplens.figures.cases import signals, waterfall
+from oplens.figures.certificates import certified_fraction, robust_radii
 from oplens.figures.contrast import Direction, directions, order_choices
+from oplens.figures.kernels import first_kernel, kernel_gain, response, second_kernel
 from oplens.figures.pairs import pair_map, pair_ranking
+from oplens.figures.prediction import frequency_sweep, prediction_distribution
+from oplens.figures.rays import convergence_radii, ray_course, ray_error
+from oplens.figures.reduction import accuracy_by_waves, wave_importance
+from oplens.figures.ring import ring_animation, space_time
+from oplens.figures.ring_waves import coupling_profile, dispersion
 from oplens.figures.shares import share_bars, share_course, share_map, source_sizes
+from oplens.figures.steering import ablation_scatter, change_sizes, predicted_against_achieved, steering_overlay
 from oplens.figures.waves import layer_account, wave_scatter, wave_table
 
 __all__ = [
     "Direction",
+    "ablation_scatter",
     "accuracy_by_order",
+    "accuracy_by_waves",
+    "certified_fraction",
+    "change_sizes",
+    "convergence_radii",
+    "coupling_profile",
     "directions",
+    "dispersion",
+    "first_kernel",
+    "frequency_sweep",
+    "kernel_gain",
     "layer_account",
     "order_choices",
     "pair_map",
     "pair_ranking",
+    "predicted_against_achieved",
+    "prediction_distribution",
+    "ray_course",
+    "ray_error",
+    "response",
+    "ring_animation",
+    "robust_radii",
+    "second_kernel",
     "share_bars",
     "share_course",
     "share_map",
     "signals",
     "source_sizes",
+    "space_time",
+    "steering_overlay",
     "waterfall",
+    "wave_importance",
     "wave_scatter",
     "wave_table",
 ]

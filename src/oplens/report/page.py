@@ -16,6 +16,7 @@ from oplens.report import facts
 from oplens.report.accuracy import accuracy_section
 from oplens.report.blocks import Limits, Picture, Section
 from oplens.report.cases import case_section
+from oplens.report.certificates import certificate_section
 from oplens.report.kernels import kernel_section
 from oplens.report.pairs import pair_sections
 from oplens.report.partitions import partition_section, partitions
@@ -23,6 +24,7 @@ from oplens.report.prediction import prediction_section
 from oplens.report.rays import ray_section
 from oplens.report.reduction import reduction_section
 from oplens.report.ring import ring_section
+from oplens.report.what_if import what_if_section
 from oplens.results import read_results, validate
 
 MAX_BYTES = 8_000_000
@@ -104,6 +106,8 @@ def _page(tree: xr.DataTree, limits: Limits) -> str:
         *kernel_section(tree, limits),
         *reduction_section(tree, limits),
         *ray_section(tree, limits),
+        *certificate_section(tree, limits),
+        *what_if_section(tree, limits),
         *prediction_section(tree, limits),
         *case_section(tree, found, limits),
     ]

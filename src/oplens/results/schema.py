@@ -15,7 +15,7 @@ PART_DIMENSIONS = ("feature", "wave", "channel", "band", "window")
 _SINGLE = (
     *("case", "class", "channel", "band", "window", "feature", "wave", "pair", "order", "time", "lag", "site", "layer"),
     *("head", "token", "radius", "epoch", "seed", "subject", "source", "baseline", "rank", "quantity"),
-    *("stimulus", "wavenumber", "displacement", "n_waves", "position"),
+    *("stimulus", "wavenumber", "displacement", "n_waves", "position", "position_2"),
 )
 DIMENSIONS = (*_SINGLE, *(f"{name}_2" for name in (*PART_DIMENSIONS, "source")))
 
@@ -49,6 +49,56 @@ _SUMMARY = {
 _BASELINES = {"accuracy": "baseline", "cv_accuracy": "baseline", "model_accuracy": ""}
 _INPUTS = {"signal": "case channel time"}
 
+_RING = {
+    "envelope": "case feature site time",
+    "drive": "case feature time",
+    "ring_residual": "case feature",
+    **dict.fromkeys(("coupling", "coupling_before"), "feature displacement"),
+    **dict.fromkeys(("injection", "readout", "site_lag", "peak_lag"), "feature site"),
+    **dict.fromkeys(("frequency", "decay", "phase_velocity", "group_velocity"), "feature wavenumber"),
+    **dict.fromkeys(("frequency_before", "decay_before", "phase_velocity_before"), "feature wavenumber"),
+    **dict.fromkeys(("group_velocity_before", "frequency_change", "decay_ratio"), "feature wavenumber"),
+    **dict.fromkeys(("wavenumber_mode", "conjugated", "aliased"), "feature wavenumber"),
+    **dict.fromkeys(("velocity", "velocity_before", "revolution", "resolution", "energy_left"), "feature"),
+    **dict.fromkeys(("lag_agreement", "lag_miss", "delay_low", "delay_high", "largest_rate"), "feature"),
+    **dict.fromkeys(("phase_delay", "mean_share"), "feature"),
+}
+_RAY = {
+    **dict.fromkeys(("ray_order", "ray_error", "power_order"), "order case [class]"),
+    **dict.fromkeys(("model_course", "expansion_course"), "position case [class]"),
+    **dict.fromkeys(("remainder", "target", "sum_abs_terms", "completeness_residual"), "case [class]"),
+    "cancellation_ratio": "case [class]",
+    "logits": "case class",
+    **dict.fromkeys(("convergence_radius", "growth_radius"), "case"),
+}
+_ACCURACIES = ("accuracy_gaussian", "accuracy", "accuracy_lower_bound", "accuracy_upper_bound")
+_DISCRIMINATION = {
+    **dict.fromkeys(("target_mean", "target_variance", "target_variance_bound", *_ACCURACIES), "stimulus"),
+    "variance_by_order": "order stimulus",
+    **dict.fromkeys(("class_mean", "class_variance", *(f"class_{name}" for name in _ACCURACIES)), "class"),
+    **dict.fromkeys((*(f"balanced_{name}" for name in _ACCURACIES), "gaussian_correction"), ""),
+    **dict.fromkeys((f"simulated_{n}{e}" for n in ("mean", "variance", "accuracy") for e in ("", "_error")), "class"),
+    "simulated_target": "class case",
+}
+_SWEEP = {
+    **dict.fromkeys(("target_mean", "target_variance", "target_variance_bound", "phase_variance"), "stimulus [class]"),
+    **dict.fromkeys(("probability_towards", "simulated_share_towards"), "stimulus"),
+    **dict.fromkeys((f"simulated_{n}{e}" for n in ("mean", "variance") for e in ("", "_error")), "stimulus [class]"),
+}
+_KERNELS = {
+    "h1": "[class] channel time",
+    **dict.fromkeys(("linear_gain", "square_gain"), "[class] channel stimulus"),
+    "h2_size": "[class] channel channel_2",
+    "h2": "[class] pair position position_2",
+}
+_SMALLER = ("accuracy", "agreement", "margin_r2")
+_REDUCTION = {
+    **dict.fromkeys((*_SMALLER, *(f"refitted_{name}" for name in _SMALLER)), "n_waves"),
+    **dict.fromkeys(("n_parameters", "n_features", "n_skips"), "n_waves"),
+    **dict.fromkeys(("model_accuracy", "model_parameters"), ""),
+    **dict.fromkeys(("importance", "frequency", "decay_time"), "rank"),
+}
+
 # Variables and dimensions by kind of group; groups of one kind each are called by its name.
 _TABLES: dict[str, dict[str, str]] = {
     "partition": _PARTITION,
@@ -56,6 +106,12 @@ _TABLES: dict[str, dict[str, str]] = {
     "summary": _SUMMARY,
     "baselines": _BASELINES,
     "inputs": _INPUTS,
+    "ring": _RING,
+    "ray": _RAY,
+    "kernels": _KERNELS,
+    "reduction": _REDUCTION,
+    "discrimination": _DISCRIMINATION,
+    "sweep": _SWEEP,
 }
 # Any one of these lines of variables makes the group complete.
 _REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -64,6 +120,12 @@ _REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
     "summary": (("agreement",), ("model_accuracy",), ("completeness",)),
     "baselines": (("accuracy",), ("cv_accuracy",)),
     "inputs": (("signal",),),
+    "ring": (("envelope", "drive", "velocity", "revolution", "frequency"),),
+    "kernels": (("h1",),),
+    "reduction": (("agreement", "margin_r2"),),
+    "ray": (("ray_order", "ray_error", "target", "remainder"),),
+    "discrimination": (("class_accuracy", "target_mean"),),
+    "sweep": (("target_mean", "target_variance"),),
 }
 _PATTERNS = ("partition", "pairs")  # kinds that are told by their content or prefix, not by a name of their own
 _FINITE = ("share", "source_share", "order_0", "remainder", "full_share", "target", "layer_share", "pair_share")
