@@ -94,6 +94,14 @@ def test_the_bend_is_above_every_corner_and_not_far(remove_offset, d_input, leng
             found = largest_on_corners(second_order_form(model, setting.box, row, length))
             assert found <= float(bends[rival])
             assert float(bends[rival]) <= 3.2 * found
+            # The plain bound that this one replaces: every pre-activation at its farthest at once, whatever the sign of its weight.
+            farthest = (
+                setting.reach_after(length)[:, -1 if not remove_offset else slice(None)]
+                .reshape(len(row), -1)
+                .amax(-1)
+                .numpy()
+            )
+            assert float(bends[rival]) < (MOST_CONVEX / 2 * np.abs(row) * farthest**2).sum()
 
 
 def test_neighbouring_frequencies_that_share_their_gain_only_loosen_the_bend(monkeypatch):
