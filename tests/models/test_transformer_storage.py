@@ -120,6 +120,8 @@ def damaged(tmp_path, name, *, tensors=None, config=None, header=None, cut=None)
 
 
 UP = "layers.0.feedforward.up"
+FALLING = build("sparse").state_dict()[f"{UP}.crow_indices"]
+FALLING[3] = FALLING[-1]
 DAMAGES = {
     "another format": ("tokens", {"header": {"format": "oplens-s4d"}}, r"not a transformer.*'oplens-s4d'"),
     "another version": ("tokens", {"header": {"version": 9}}, "version 9 of the layout"),
@@ -144,9 +146,10 @@ DAMAGES = {
         {"tensors": {f"{UP}.col_indices": torch.full_like(build("sparse").state_dict()[f"{UP}.col_indices"], 12)}},
         r"col_indices leave 0 to 11",
     ),
-    "rows that fall": (
+    "rows that fall": ("sparse", {"tensors": {f"{UP}.crow_indices": FALLING}}, "crow_indices do not rise"),
+    "rows that end early": (
         "sparse",
-        {"tensors": {f"{UP}.crow_indices": build("sparse").state_dict()[f"{UP}.crow_indices"].flip(0)}},
+        {"tensors": {f"{UP}.crow_indices": torch.zeros_like(FALLING)}},
         "crow_indices do not rise",
     ),
     "columns that fall": (

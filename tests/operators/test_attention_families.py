@@ -262,6 +262,21 @@ def test_blocks_that_cover_everything_are_exact(length, causal):
         np.testing.assert_allclose(attend(q, k, v, family, causal=causal).output.numpy(), exact, atol=1e-13)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_of_queries_may_be_taken_one_at_a_time(causal, monkeypatch):
+    from oplens.operators.attention import bigbird
+
+    q, k, v = heads(6, 47, 4, batch=2, n_heads=2)
+    lengths = torch.tensor([30, 47])
+    family = BigBird(3, 1, 2, block_size=4)
+    found = []
+    for most in (1, 2**10, 2**20):
+        monkeypatch.setattr(bigbird, "MOST_GATHERED", most)
+        found.append(attend(q, k, v, family, lengths=lengths, causal=causal).output.numpy())
+    for other in found[:2]:
+        np.testing.assert_allclose(other, found[2], atol=1e-13)
+
+
 def test_global_positions_see_and_are_seen_by_all():
     q, k, v = heads(5, 40, 4)
     found = attend(q, k, v, BigBird(1, 2, 0, block_size=3), weights=True).weights[0, 0]

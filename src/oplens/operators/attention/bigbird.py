@@ -20,6 +20,8 @@ from oplens.operators.attention.draws import uniforms
 from oplens.operators.attention.families import BigBird
 from oplens.operators.attention.visibility import Visibility, masked_softmax
 
+MOST_GATHERED = 2**20  # numbers of keys gathered at once
+
 
 def visible_blocks(family: BigBird, n_blocks: int, own: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Blocks that every block of queries sees, and which of these entries are there: (batch, n_blocks, n_visible) int64 and bool.
@@ -75,16 +77,17 @@ def bigbird(family: BigBird, q: Tensor, k: Tensor, v: Tensor, scale: float, seen
     size = family.block_size
     n_blocks = -(-length // size)
     found, there, keys = _layout(family, n_blocks, seen, batch, length, q.device)
-    rows = (found + n_blocks * torch.arange(batch, device=q.device)[:, None, None]).flatten()
-    visible = (keys.reshape(batch * n_blocks, size)[rows].reshape(*found.shape, size) & there[..., None]).flatten(-2)
-    visible = visible[:, None, :, None]
-    if seen.causal:
-        positions = torch.arange(n_blocks * size, device=q.device).reshape(n_blocks, size)
-        visible = visible & (positions[found].flatten(-2)[:, None, :, None] <= positions[:, :, None])
-    queries = _blocks(q * scale, n_blocks, size).transpose(1, 2)
-    near_k, near_v = (_gather(_blocks(x, n_blocks, size), rows, found.shape[2]) for x in (k, v))
-    weights = masked_softmax(queries @ near_k.mT, visible)
-    output = (weights @ near_v).flatten(2, 3)[:, :, :length]
+    queries, near_k, near_v = (_blocks(x, n_blocks, size) for x in (q * scale, k, v))
+    # Some blocks of queries at a time: what is gathered for all of them together would not fit a cache, and grow with the length.
+    at_once = max(1, MOST_GATHERED // (found.shape[2] * near_k[:, 0].numel()))
+    outputs = []
+    for start in range(0, n_blocks, at_once):
+        part = slice(start, start + at_once)
+        visible = _visible(found[:, part], there[:, part], keys, size, start if seen.causal else None)
+        gathered_k, gathered_v = (_gather(x, found[:, part]) for x in (near_k, near_v))
+        weights = masked_softmax(queries[:, part].transpose(1, 2) @ gathered_k.mT, visible)
+        outputs.append(weights @ gathered_v)
+    output = torch.cat(outputs, dim=2).flatten(2, 3)[:, :, :length]
     first = 0 if seen.causal else min(family.n_global * size, length)
     if first:
         mask = None if seen.keys is None else seen.keys[:, None, None]
@@ -123,9 +126,29 @@ def _blocks(x: Tensor, n_blocks: int, size: int) -> Tensor:
     return x.unflatten(2, (n_blocks, size)).transpose(1, 2)
 
 
-def _gather(blocks: Tensor, rows: Tensor, n_visible: int) -> Tensor:
-    """(batch, n_blocks, n_heads, size, d) and which of them, to (batch, n_heads, n_blocks, n_visible size, d)."""
+def _visible(found: Tensor, there: Tensor, keys: Tensor, size: int, start: int | None) -> Tensor:
+    """Mask (batch, 1, n_blocks, size or 1, n_visible size) of gathered keys; `start`: number of the first block of a causal layer."""
+    n_blocks = found.shape[1]
+    rows = _rows(found, keys.shape[1] // size)
+    visible = (keys.reshape(-1, size)[rows].reshape(*found.shape, size) & there[..., None]).flatten(-2)[
+        :, None, :, None
+    ]
+    if start is None:
+        return visible
+    inside = torch.arange(size, device=found.device)
+    positions = (found[..., None] * size + inside).flatten(-2)[:, None, :, None]
+    queries = (start + torch.arange(n_blocks, device=found.device)) * size
+    return visible & (positions <= (queries[:, None] + inside)[..., None])
+
+
+def _rows(found: Tensor, n_blocks: int) -> Tensor:
+    """Numbers of blocks within a case as numbers within the batch, in one row."""
+    return (found + n_blocks * torch.arange(len(found), device=found.device)[:, None, None]).flatten()
+
+
+def _gather(blocks: Tensor, found: Tensor) -> Tensor:
+    """(batch, n_blocks, n_heads, size, d) and which of them, to (batch, n_heads, n_queries, n_visible size, d)."""
     batch, n_blocks, n_heads, size, d = blocks.shape
-    found = blocks.reshape(batch * n_blocks, n_heads, size, d).index_select(0, rows)
-    found = found.reshape(batch, n_blocks, n_visible, n_heads, size, d)
-    return found.permute(0, 3, 1, 2, 4, 5).reshape(batch, n_heads, n_blocks, n_visible * size, d)
+    picked = blocks.flatten(0, 1).index_select(0, _rows(found, n_blocks))
+    picked = picked.reshape(*found.shape, n_heads, size, d).permute(0, 3, 1, 2, 4, 5)
+    return picked.reshape(batch, n_heads, found.shape[1], found.shape[2] * size, d)

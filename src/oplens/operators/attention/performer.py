@@ -81,8 +81,9 @@ def _causal(log_q: Tensor, log_k: Tensor, v: Tensor) -> Tensor:
     # As many chunks at once as keep the tensor of pairs small.
     n_chunks = max(1, MOST_PAIRS // (batch * n_heads * CHUNK * CHUNK * n_features))
     outputs = []
-    for group in zip(*(x.split(n_chunks, dim=2) for x in (a, b, v, ends)), strict=True):
-        output, state, end = _causal_chunks(*group, state, end)
+    groups = (x.split(n_chunks, dim=2) for x in (a, b, v, ends))
+    for queries, keys, values, last in zip(*groups, strict=True):
+        output, state, end = _causal_chunks(queries, keys, values, last, state, end)
         outputs.append(output)
     return torch.cat(outputs, dim=2).flatten(2, 3)[:, :, :length]
 
