@@ -241,6 +241,25 @@ def test_every_parameter_has_a_finite_gradient(name):
             assert parameter.grad.abs().sum() > 0, key
 
 
+# What torch says of its own forward mode.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if config.weights == "dense"])
+def test_derivatives_along_weights_forward_equal_those_backward(name):
+    """Jacobian-vector products, by which robustness to noise in weights is computed."""
+    model = build(name)
+    x = inputs(model.config)
+    weights = {key: parameter.detach() for key, parameter in model.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    change = {key: torch.randn(p.shape, generator=generator, dtype=p.dtype) for key, p in weights.items()}
+    output, forward = torch.func.jvp(
+        lambda w: torch.func.functional_call(model, w, (x, LENGTHS)), (weights,), (change,)
+    )
+    direction = torch.randn(output.shape, generator=generator, dtype=output.dtype)
+    (model(x, LENGTHS) * direction).sum().backward()
+    backward = sum(float((p.grad * change[key]).sum()) for key, p in model.named_parameters())
+    assert float((forward * direction).sum()) == pytest.approx(backward, rel=1e-10)
+
+
 @pytest.mark.parametrize("name", ["encoder of tokens", "construction: no norm", "no attention at all"])
 def test_only_the_last_position_is_fed_where_only_it_is_read(name, monkeypatch):
     model = build(name)
