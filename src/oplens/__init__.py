@@ -25,6 +25,8 @@ _EXPORTS = {
     "S4D": "oplens.models",
     "S4DConfig": "oplens.models",
     "Preprocessing": "oplens.models",
+    "Transformer": "oplens.models",
+    "TransformerConfig": "oplens.models",
     "check_consistency": "oplens.models",
     "load_checkpoint": "oplens.models",
     "S4DClassifier": "oplens.estimator",
@@ -49,6 +51,8 @@ __all__ = [
     "Preprocessing",
     "S4DClassifier",
     "S4DConfig",
+    "Transformer",
+    "TransformerConfig",
     "Waves",
     "Windows",
     "__version__",
@@ -79,7 +83,15 @@ if TYPE_CHECKING:
         Windows,
         expand,
     )
-    from oplens.models import S4D, Preprocessing, S4DConfig, check_consistency, load_checkpoint
+    from oplens.models import (
+        S4D,
+        Preprocessing,
+        S4DConfig,
+        Transformer,
+        TransformerConfig,
+        check_consistency,
+        load_checkpoint,
+    )
     from oplens.report import render
     from oplens.results import read_results, write_results
 

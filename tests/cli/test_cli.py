@@ -94,6 +94,10 @@ def test_explain_writes_results_that_add_up_to_the_model_and_a_page(trained, fil
         "summary",
         "inputs",
         "baselines",
+        "ring",
+        "certificates",
+        "kernels",
+        "reduction",
     }
     assert set(tree.children) == groups
     test = noisy_sinusoids(n_cases=10, n_timepoints=48, sampling_rate=64.0, seed=1)
@@ -109,6 +113,53 @@ def test_explain_writes_results_that_add_up_to_the_model_and_a_page(trained, fil
     assert len(page) < 8_000_000
     assert tree.attrs["headline"].split('"')[0].strip() in page
     assert json.loads(tree.attrs["model"])["sampling_rate"] == 64.0
+
+
+def test_views_are_chosen_by_name(trained, files, tmp_path, monkeypatch, capsys):
+    words = ["explain", trained, files / "TEST.ts", "--out", tmp_path, "--by", "channels"]
+    code, text = run(monkeypatch, capsys, *words, "--view", "none")
+    assert code == 0, text
+    assert set(read_results(tmp_path / "results.nc").children) == {"channels", "summary", "inputs", "baselines"}
+    code, text = run(monkeypatch, capsys, *words, "--view", "ablation", "--view", "ring")
+    assert code == 0, text
+    tree = read_results(tmp_path / "results.nc")
+    assert set(tree.children) == {"channels", "summary", "inputs", "baselines", "ablation", "ring"}
+    assert 'id="ablation"' in (tmp_path / "report.html").read_text(encoding="utf-8")
+    for views, sentence in (
+        (["waterfall"], "'waterfall' is no view; choose from ring"),
+        (["none", "ring"], "--view none and --view ring contradict each other"),
+        (["ray"], "'ray' cannot be had of this model (plain architecture, 1 layer, 2 classes); it can have ring"),
+    ):
+        code, text = run(monkeypatch, capsys, *words, *(word for view in views for word in ("--view", view)))
+        assert code == 1
+        assert sentence in " ".join(text.split())
+
+
+def test_what_if_prints_the_change_that_flips_each_decision(trained, files, tmp_path, monkeypatch, capsys):
+    import torch
+
+    monkeypatch.setattr(
+        sys, "argv", ["oplens", "explain", str(trained), str(files / "TEST.ts"), "--out", str(tmp_path), "--what-if"]
+    )
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code in (0, None)
+    lines = capsys.readouterr().out.strip().splitlines()
+    ds = read_results(tmp_path / "results.nc")["what_if"].to_dataset()
+    assert len(lines) == ds.sizes["case"] + 1
+    model = S4D.from_pretrained(trained).double()
+    test = noisy_sinusoids(n_cases=10, n_timepoints=48, sampling_rate=64.0, seed=1)
+    with torch.no_grad():
+        before, after = (
+            model(torch.from_numpy(np.ascontiguousarray(x)).transpose(1, 2)).argmax(-1)
+            for x in (test.X, test.X + ds["delta"].values)
+        )
+    flipped = (before != after).numpy()
+    assert flipped.sum() == int(ds["flipped"].sum()) >= 5
+    for case, line in enumerate(lines[: len(flipped)]):
+        assert line.startswith(f"case {case}")
+        assert ("15_Hz" in line) and ("20_Hz" in line)
+    assert f"{flipped.sum()} of {len(flipped)}" in lines[-1]
 
 
 def test_options_choose_family_order_and_parts(trained, files, tmp_path, monkeypatch, capsys):

@@ -282,7 +282,10 @@ def test_sequences_in_other_units_are_warned_of(op):
     ],
 )
 def test_what_does_not_fit_is_told_before_work_starts(op, by, values, monkeypatch):
-    monkeypatch.setattr(ExplicitOperator, "batches", lambda *args, **kwargs: pytest.fail("work had started"))
+    for room in ("explain", "pairs"):
+        monkeypatch.setattr(
+            f"oplens.explanation.{room}.batches", lambda *args, **kwargs: pytest.fail("work had started")
+        )
     monkeypatch.setattr("oplens.explanation.stacks._traces", lambda *args: pytest.fail("work had started"))
     if isinstance(by, Pairs):  # one case's working set is checked first; let it pass
         monkeypatch.setattr("oplens.explanation.pairs.check_memory", _only_results)

@@ -4,14 +4,28 @@ from oplens.models.checkpoints import load_checkpoint
 from oplens.models.configuration import ARCHITECTURES, Preprocessing, S4DConfig
 from oplens.models.consistency import Consistency, ModeDifference, check_consistency
 from oplens.models.s4d import S4D
+from oplens.models.transformer import Transformer, TransformerTrace
+from oplens.models.transformer_config import TransformerConfig
+from oplens.models.transformer_counts import PRESETS, count_flops, count_memory, count_parameters, count_weights
+from oplens.models.transformer_layers import SparseLinear, sinusoids
 
 __all__ = [
     "ARCHITECTURES",
+    "PRESETS",
     "S4D",
     "Consistency",
     "ModeDifference",
     "Preprocessing",
     "S4DConfig",
+    "SparseLinear",
+    "Transformer",
+    "TransformerConfig",
+    "TransformerTrace",
     "check_consistency",
+    "count_flops",
+    "count_memory",
+    "count_parameters",
+    "count_weights",
     "load_checkpoint",
+    "sinusoids",
 ]

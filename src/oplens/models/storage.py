@@ -49,6 +49,10 @@ def load_model(directory: str | Path) -> S4D:
     """Read a model directory written by :func:`save_model`."""
     directory = Path(directory)
     header = read_json(directory / "config.json", "a model directory holds config.json and model.safetensors")
+    if header.get("format") == "oplens-transformer":
+        raise CheckpointError(
+            f"{directory / 'config.json'}: this is a transformer; read it with Transformer.from_pretrained."
+        )
     if header.get("format") != FORMAT:
         raise CheckpointError(
             f"{directory / 'config.json'}: not a model of this library (format {header.get('format')!r})."

@@ -91,6 +91,15 @@ _KERNELS = {
     "h2_size": "[class] channel channel_2",
     "h2": "[class] pair position position_2",
 }
+_CERTIFICATES = {
+    **dict.fromkeys(("robust", "margin_lower_bound", "certified_order"), "case radius"),
+    **dict.fromkeys(("robust_radius", "flipped_radius", "margin"), "case"),
+    "robust_fraction": "radius",
+    "certified_fraction": "order radius",
+    "truncated_radius": "order case",
+    **dict.fromkeys(("truncated_margin_lower_bound", "remainder_bound"), "order case radius"),
+    "half_width": "channel",
+}
 _SMALLER = ("accuracy", "agreement", "margin_r2")
 _REDUCTION = {
     **dict.fromkeys((*_SMALLER, *(f"refitted_{name}" for name in _SMALLER)), "n_waves"),
@@ -108,6 +117,7 @@ _TABLES: dict[str, dict[str, str]] = {
     "inputs": _INPUTS,
     "ring": _RING,
     "ray": _RAY,
+    "certificates": _CERTIFICATES,
     "kernels": _KERNELS,
     "reduction": _REDUCTION,
     "discrimination": _DISCRIMINATION,
@@ -121,6 +131,7 @@ _REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
     "baselines": (("accuracy",), ("cv_accuracy",)),
     "inputs": (("signal",),),
     "ring": (("envelope", "drive", "velocity", "revolution", "frequency"),),
+    "certificates": (("robust_radius", "certified_fraction"),),
     "kernels": (("h1",),),
     "reduction": (("agreement", "margin_r2"),),
     "ray": (("ray_order", "ray_error", "target", "remainder"),),
