@@ -406,6 +406,7 @@ DIRECTORIES = {
     "deep config": (write("config.json", b"[" * 100000), "not valid JSON"),
     "list": (write("config.json", b"[1]"), "expected a JSON object, got list"),
     "foreign config": (write("config.json", b'{"model_type": "llama"}'), "not a model of this library"),
+    "a transformer": (write("config.json", b'{"format": "oplens-transformer"}'), "Transformer.from_pretrained"),
     "later version": (header(version=2), "version 2 of the layout"),
     "no inner config": (header(config=None), "key 'config' is missing"),
     "unknown key": (config(colour="red"), "unknown keys colour"),
