@@ -22,6 +22,7 @@ from oplens.models.s4d import S4D
 
 STEPS = 25  # at most; a case leaves as soon as its step moves it no more
 STILL = 0.01  # step relative to delta at which it rests: its norm is then right to about the square of this
+AGROUND = 0.5  # step relative to delta that a descent must not end with: it is far from a minimum
 SPARE = 1e-4  # of the way from where the model stands to what is wanted: how far past it the result may come to rest
 HALVINGS = 8
 ENOUGH = 0.2  # share of the promised fall of the merit that a step must keep
@@ -78,7 +79,8 @@ def of_preprocessed(model: S4D) -> S4D:
 def refine(problem: Problem, start: Tensor) -> Tensor:
     """Smallest change (batch, d_input * steps) found from `start`; cases that meet what is wanted unchanged keep zero.
 
-    Cases whose descent does not come to rest where they want to be begin again without a change and want a little more at a time.
+    Cases whose descent ends far from a minimum, or short of what is wanted, begin again without a change and want a little more at a
+    time.
 
     Notes
     -----
@@ -93,9 +95,9 @@ def refine(problem: Problem, start: Tensor) -> Tensor:
     way = some.wanted - stand[alive]
     # A first change that brings the model less than half the way is a worse place to begin than none.
     helps = (some.values(start) - stand[alive] >= way / 2).all(1)
-    found, rested = _descend(some, torch.where(helps[:, None], start, 0.0))
+    found, left = _descend(some, torch.where(helps[:, None], start, 0.0))
     best[alive], met = _land(some, found)
-    again = alive[~rested | ~met]
+    again = alive[(left > AGROUND) | ~met]
     if len(again):
         best[again] = _better(problem.select(again), best[again], _by_stages(problem.select(again)))
     return best
@@ -118,9 +120,9 @@ def _better(problem: Problem, one: Tensor, other: Tensor) -> Tensor:
 
 
 def _descend(problem: Problem, delta: Tensor) -> tuple[Tensor, Tensor]:
-    """Steps by merit until the change points along the gradient and meets the constraints; which cases came to rest so."""
+    """Steps by merit until the change points along the gradient and meets the constraints; the last step wanted, relative to it."""
     delta, penalty = delta.clone(), torch.zeros(len(delta), dtype=delta.dtype)
-    alive, rested = torch.arange(len(delta)), torch.zeros(len(delta), dtype=torch.bool)
+    alive, left = torch.arange(len(delta)), torch.full((len(delta),), torch.inf, dtype=delta.dtype)
     for _ in range(STEPS):
         now = problem.select(alive)
         m, g = now.gradients(delta[alive])
@@ -130,13 +132,12 @@ def _descend(problem: Problem, delta: Tensor) -> tuple[Tensor, Tensor]:
         before = _merit(delta[alive], m, now.wanted, penalty[alive])
         slope = (delta[alive] * step).sum(1) - penalty[alive] * (now.wanted - m).clamp(min=0).sum(1)
         taken = _step_length(now, delta[alive], step, penalty[alive], before, slope)
-        still = step.norm(dim=1) <= STILL * delta[alive].norm(dim=1)
-        rested[alive[still]] = True
+        left[alive] = step.norm(dim=1) / delta[alive].norm(dim=1).clamp(min=1e-300)
         delta[alive] += taken[:, None] * step
-        alive = alive[(taken > 0) & ~still]
+        alive = alive[(taken > 0) & (left[alive] > STILL)]
         if not len(alive):
             break
-    return delta, rested
+    return delta, left
 
 
 def _step_length(
