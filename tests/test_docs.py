@@ -33,6 +33,8 @@ def test_every_row_of_the_comparison_is_proved_or_says_no():
     assert len(rows) > 20
     for row in rows:
         ours = row.split("|")[2].strip()
+        if ours == "oplens":
+            continue
         labels = re.findall(r"\]\[([^\]]+)\]", ours)
         assert labels or ours.split()[0].rstrip(",:") == "no", row
         assert set(labels) <= known, row
