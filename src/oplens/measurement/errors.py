@@ -235,12 +235,12 @@ def _norms(call: str, target: Any, output: Any, mask: Any) -> tuple[Floats, Floa
             )
         f, T = (v.reshape(len(v), 1, -1) if v.size else v.reshape(0, 1, 1) for v in (f, T))
     real = validity(call, mask, f.shape[:2], "(n_cases, length)")
-    difference = np.where(real[..., None], f, 0.0) - np.where(real[..., None], T, 0.0)
-    if not np.isfinite(difference).all():
+    f, T = (np.where(real[..., None], v, 0.0) for v in (f, T))
+    if not (np.isfinite(f).all() and np.isfinite(T).all()):
         raise DataError(
             f"{call}: NaN or infinite values of f or T outside the padding; an error there is not a number."
         )
-    return np.asarray(np.linalg.norm(difference, axis=-1)), real.astype(float)
+    return np.asarray(np.linalg.norm(f - T, axis=-1)), real.astype(float)
 
 
 def _flag(call: str, exhaustive: Any) -> bool:
