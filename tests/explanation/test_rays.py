@@ -11,7 +11,7 @@ from oplens.errors import ArgumentError, DataError
 from oplens.explanation import CentredLogits, Margin, expand
 from oplens.explanation import rays as module
 from oplens.explanation.rays import powers_of_eps, ray
-from oplens.models import S4D, S4DConfig, load_checkpoint
+from oplens.models import S4D, Preprocessing, S4DConfig, load_checkpoint
 from ray_oracles import RayNetwork, ray_cases, ray_model
 
 ARCHITECTURES = [(n, pre, "reference") for n in (1, 2, 3, 4) for pre in (False, True)] + [(1, False, "plain")]
@@ -223,3 +223,10 @@ def test_remainder_knows_when_a_term_is_wrong(monkeypatch):
     monkeypatch.setattr(module, "_terms", lambda *a: right(*a) * (1 + 1e-6))
     ds = ray(OP, ray_cases(), 6)
     assert float((abs(ds["completeness_residual"]) / ds["sum_abs_terms"]).max()) > 1e-7
+
+
+def test_no_data_become_zeros_where_a_mean_is_subtracted_after_the_offset():
+    preprocessing = Preprocessing((0.3, -0.2), (1.5, 0.8), remove_offset=True)
+    model = S4D(S4DConfig(2, 2, 3, 6, preprocessing=preprocessing))
+    with pytest.raises(ArgumentError, match="no data become zeros.*give one value per channel"):
+        ray(expand(model, TRAIN), TRAIN, baseline="zero")

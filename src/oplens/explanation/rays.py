@@ -236,6 +236,11 @@ def _baseline(op: "ExplicitOperator", call: str, baseline: Any, longest: int) ->
         return total[:, None], "mean of every channel over the training set"
     if isinstance(baseline, str) and baseline == "zero":
         assert config.preprocessing is not None
+        if config.preprocessing.remove_offset and any(config.preprocessing.mean):
+            raise ArgumentError(
+                f"{call}(baseline='zero'): no data become zeros, for this model subtracts a mean after each case's own offset; "
+                "give one value per channel."
+            )
         return np.array(config.preprocessing.mean)[:, None], "preprocessed input of zeros"
     try:
         values = np.asarray(baseline)
