@@ -116,6 +116,18 @@ def test_groups_stop_what_leaks_between_neighbours():
     assert float(honest.p_value) > 0.05
 
 
+def test_groups_are_permuted_whole():
+    """Nothing is shared, but rows of a group are alike: permuting single rows would call half of such data significant at 0.2."""
+    rng, low = np.random.default_rng(9), 0
+    for k in range(80):
+        X, Y = (np.repeat(rng.standard_normal((8, d)), 6, axis=0) + 0.1 * rng.standard_normal((48, d)) for d in (3, 1))
+        ds = neural_predictivity(
+            X, Y, groups=np.repeat(np.arange(8), 6), folds=2, permutations=19, alphas=[10.0], seed=k
+        )
+        low += float(ds.p_value) <= 0.2
+    assert abs(low / 80 - 0.2) < 3.5 * np.sqrt(0.16 / 80)
+
+
 def test_order_of_stimuli_and_constant_features_do_not_matter():
     rng = np.random.default_rng(7)
     X, Y = recorded(rng, stimuli=40)

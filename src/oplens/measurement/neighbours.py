@@ -144,8 +144,7 @@ def mle_dimension(x: Any, mask: Any = None, neighbours: int = 20) -> "xr.Dataset
 def distinct(call: str, x: Any, mask: Any, least: int) -> tuple[Floats, int]:
     """Different points, in order of their first appearance, and how many were repeats."""
     kept = points(call, "x", x, mask)
-    # + 0.0: -0 and 0 are the same point.
-    _, first = np.unique(kept + 0.0, axis=0, return_index=True)
+    _, first = np.unique(kept, axis=0, return_index=True)
     unique = kept[np.sort(first)]
     if len(unique) < least:
         raise DataError(
