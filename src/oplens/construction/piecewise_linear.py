@@ -96,6 +96,7 @@ def build_piecewise_linear(
     target.check_lipschitz(seed=seed)
     grid = np.stack([axis.ravel() for axis in np.meshgrid(*[np.arange(M + 1)] * n, indexing="ij")], 1)
     values = target.values(target.outer(grid / M))
+    target.check_grid(grid / M, values.reshape((M + 1,) * n))
     centre = (values.min() + values.max()) / 2
     levels, hats = _tournaments(grid, M, plan)
     own = sum(level.units for level in levels)

@@ -127,7 +127,24 @@ class RealFunction:
         size = 10.0 ** rng.uniform(-3, 0, (pairs, 1))
         y = np.clip(x + size * steps / np.linalg.norm(steps, _ORDER[self.norm], axis=1, keepdims=True), 0, 1)
         x, y = self.outer(x), self.outer(y)
-        fx, fy = self.values(x), self.values(y)
+        self._refuse(x, y, self.values(x), self.values(y))
+
+    def check_grid(self, unit: NDArray[np.float64], values: NDArray[np.float64]) -> None:
+        """The same between neighbours of a grid whose values (k,) * n are there already; `unit` (k^n, n) are its points."""
+        x = self.outer(unit).reshape(*values.shape, self.n)
+        for axis in range(self.n):
+            here = np.delete(np.arange(values.shape[axis]), -1)
+            pairs = [(x.take(at, axis).reshape(-1, self.n), values.take(at, axis).ravel()) for at in (here, here + 1)]
+            self._refuse(pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1])
+
+    def _refuse(
+        self,
+        x: NDArray[np.float64],
+        y: NDArray[np.float64],
+        fx: NDArray[np.float64],
+        fy: NDArray[np.float64],
+    ) -> None:
+        """Refuse where the pair that exceeds the stated constant most exceeds it by more than rounding."""
         distance = np.linalg.norm(x - y, _ORDER[self.norm], axis=1)
         L = self.lipschitz[1]
         excess = np.abs(fx - fy) - L * distance
