@@ -63,7 +63,40 @@ def ablate(
     X_train: Any = None,
     memory_limit: int = 2 * 2**30,
 ) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.ablate`."""
+    """The model run without a part, one part at a time, beside what the operator and the part's share foretell.
+
+    Parameters
+    ----------
+    X, y, target, X_train, memory_limit
+        As for :meth:`explain`.
+    by : Waves, or Channels, Bands, Windows and their products
+    parts : sequence or int, optional
+        Parts by their place in every dimension, such as `[(3, 17)]` (feature, wave) or `["Cz"]`; or how many of the largest
+        mean absolute share. Default: all up to 64, else the 64 largest.
+    keep : float
+        What is left of a part: 0 removes it, 0.5 halves it.
+
+    Returns
+    -------
+    xarray.Dataset
+        `actual_change`, `share_change` (case, [class], rank), `predicted_change` and `share_change_by_order` (order, case,
+        [class], rank), `agreement`, `accuracy` (rank), R^2 of the predictions; coordinate `member` (rank) names the parts.
+
+    Notes
+    -----
+    `actual_change` is *exact*. `predicted_change` is the operator cut after each order, run without the part (*truncated*, plain
+    architecture). Minus the share is what would change if parts did not interact. Cost: a pass of the model per part of the input;
+    per wave, one convolution of one feature.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from oplens import Channels, S4D, S4DConfig, expand
+    >>> X = np.random.default_rng(0).normal(size=(4, 2, 30))
+    >>> ds = expand(S4D(S4DConfig(d_input=2, n_classes=2, d_model=4, d_state=4)), X).ablate(X, by=Channels())
+    >>> ds.actual_change.dims, ds.member.values.tolist()
+    (('case', 'rank'), ['channel 1', 'channel 2'])
+    """
     _check(op, by, keep)
     split = concrete(op, by)
     decomposition = decompose(split, op.model.config, op.system)

@@ -85,7 +85,65 @@ def steer(
     anchor: str = "model",
     memory_limit: int = 2 * 2**30,
 ) -> "xr.Dataset":
-    """Work behind :meth:`ExplicitOperator.steer`."""
+    """The smallest change of each case that takes its margin where it is wanted: what would flip the decision.
+
+    Parameters
+    ----------
+    X, y
+        As for :meth:`explain`.
+    to : str, optional
+        Class to reach, above all others; default: every case's runner-up.
+    by : Channels, Bands or a tuple of both, with their members named
+        Nothing else may change, for example `by=(Channels(("Cz",)), Bands([(8, 13)]))`.
+    order : {1, 2}, optional
+        Order of the operator that proposes the change (an operator of higher order is cut to it); default 2, and 1 for the
+        reference architecture, where the model's own gradient stands for it.
+    margin : float
+        Logits by which the wanted class must lead, at least 0.
+    window : (start, stop), optional
+        Fractions of a case between which it may change; with bands, at least half of the change's energy is in them.
+    hold : sequence of (feature, wave), optional
+        Waves whose pooled order-1 shares must not change (plain architecture).
+    waves : sequence of (feature, wave), optional
+        The other way round: the shares of all others, and of the skips, must not change.
+    target : Margin, optional
+        Instead of `to`: this margin alone, whatever a third class does.
+    refine : bool
+        Go on from the operator's change to the smallest one found for the running model.
+    anchor : {"model", "operator"}
+        Whether the operator's change is added to the running model's margin, or to the operator's own.
+    memory_limit : int
+        Bytes.
+
+    Returns
+    -------
+    xarray.Dataset
+        `delta` and `signal` (case, channel, time) in units of the data, `norm`, `norm_lower_bound` (certified: no smaller change
+        does it), `predicted_target`, `achieved_target`, `flipped`, `reached`, `reachable`, `reach` (case), the same before
+        refinement (`first_...`), and where the change's energy lies; see docs/schema.md.
+
+    Raises
+    ------
+    ArgumentError, DataError
+        With a sentence, before work starts.
+
+    Notes
+    -----
+    Norms are Euclidean, of the preprocessed input. The unrefined change is *exact* for the cut operator and *truncated* for the
+    model; the refined one is a local minimum, *measured*; the lower bound is a *bound* (plain architecture).
+    Cost: about ten products with the operator's second derivative per case, and a dozen passes of the model to refine.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> _ = torch.manual_seed(0)
+    >>> X = np.random.default_rng(0).normal(size=(4, 1, 30))
+    >>> op = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=4, d_state=4)), X)
+    >>> ds = op.steer(X)
+    >>> bool(ds.flipped.all()), bool((ds.norm_lower_bound <= ds.norm).all())
+    (True, True)
+    """
     from oplens.explanation.changes import assemble
 
     data = as_sequences(X)

@@ -146,7 +146,7 @@ def _overlays(cases: xr.Dataset, limits: Limits) -> tuple[list[Picture], Switch 
         "what-if-signal",
         "The signal, and what would flip it",
         "Black: the case as recorded. Orange: the case as changed, and below it the change alone, magnified as the axis says. Drawn are the "
-        "channels that hold most of the change.",
+        "channels that hold most of the change. Claim: measured.",
         {(str(case) if switch else ""): steering_overlay(cases, case) for case in chosen},
         switch.id if switch else None,
     )
