@@ -98,6 +98,7 @@ def assemble(
     import xarray as xr
 
     from oplens.explanation import choose_cases, summarise
+    from oplens.explanation.changes import what_if_groups
     from oplens.explanation.training import labels_of
 
     if partitions is not None and (isinstance(partitions, str) or not isinstance(partitions, Sequence)):
@@ -133,6 +134,8 @@ def assemble(
     for name in wanted_views:
         say(VIEWS[name].words)
         groups[name] = VIEWS[name].make(subject)
+        if name == "what_if":
+            groups |= what_if_groups(groups[name], subject.cases)
     headline = _baselines(op, data, labels, train, groups, say)
     root = xr.Dataset(attrs=_root_attributes(op, data, labels, title, headline))
     return xr.DataTree.from_dict({"/": root, **{f"/{name}": ds for name, ds in groups.items()}})

@@ -145,14 +145,15 @@ def test_what_if_prints_the_change_that_flips_each_decision(trained, files, tmp_
         main()
     assert stopped.value.code in (0, None)
     lines = capsys.readouterr().out.strip().splitlines()
-    ds = read_results(tmp_path / "results.nc")["what_if"].to_dataset()
+    tree = read_results(tmp_path / "results.nc")
+    ds, delta = tree["what_if"].to_dataset(), tree["what_if_cases"].to_dataset()["delta"].sortby("case")
     assert len(lines) == ds.sizes["case"] + 1
     model = S4D.from_pretrained(trained).double()
     test = noisy_sinusoids(n_cases=10, n_timepoints=48, sampling_rate=64.0, seed=1)
     with torch.no_grad():
         before, after = (
             model(torch.from_numpy(np.ascontiguousarray(x)).transpose(1, 2)).argmax(-1)
-            for x in (test.X, test.X + ds["delta"].values)
+            for x in (test.X, test.X + delta.values)
         )
     flipped = (before != after).numpy()
     assert flipped.sum() == int(ds["flipped"].sum()) >= 5

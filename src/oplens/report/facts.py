@@ -28,6 +28,8 @@ _MODEL = {
     "n_parameters": "parameters",
     "discretisation": "discretisation",
     "prenorm": "norm before each block",
+    "coupling": "trained as rings whose sites hear each other up to (sites)",
+    "phase_delay": "phase delay at the start of training (rad)",
 }
 _KINDS = {
     "plain": "S4D, plain: one layer of state-space systems, GELU, mean over time, linear decoder",
@@ -103,7 +105,8 @@ def model_rows(tree: xr.DataTree) -> list[tuple[str, str]]:
         words = "each case's own mean removed, then scaled per channel" if removed else "shifted and scaled per channel"
         rows.append(("preprocessing (part of the model)", words))
     for node in tree.subtree:
-        if int(node.attrs.get("order", 0)) > 0:
+        # Other groups have an order of their own, such as the degree of a polynomial along a ray.
+        if "share" in node.data_vars and int(node.attrs.get("order", 0)) > 0:
             rows.append(("expansion", f"{node.attrs.get('family', '')}, orders 1 to {int(node.attrs['order'])}"))
             break
     for node in tree.subtree:
