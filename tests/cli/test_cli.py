@@ -159,7 +159,8 @@ def test_what_if_prints_the_change_that_flips_each_decision(trained, files, tmp_
     assert flipped.sum() == int(ds["flipped"].sum()) >= 5
     for case, line in enumerate(lines[: len(flipped)]):
         assert line.startswith(f"case {case}")
-        assert ("15_Hz" in line) and ("20_Hz" in line)
+        assert "15_Hz" in line
+        assert "20_Hz" in line
     assert f"{flipped.sum()} of {len(flipped)}" in lines[-1]
 
 

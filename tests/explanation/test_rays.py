@@ -228,5 +228,5 @@ def test_remainder_knows_when_a_term_is_wrong(monkeypatch):
 def test_no_data_become_zeros_where_a_mean_is_subtracted_after_the_offset():
     preprocessing = Preprocessing((0.3, -0.2), (1.5, 0.8), remove_offset=True)
     model = S4D(S4DConfig(2, 2, 3, 6, preprocessing=preprocessing))
-    with pytest.raises(ArgumentError, match="no data become zeros.*give one value per channel"):
+    with pytest.raises(ArgumentError, match=r"no data become zeros.*give one value per channel"):
         ray(expand(model, TRAIN), TRAIN, baseline="zero")
