@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from oplens.construction.fourier import build_fourier, ridges
+from oplens.construction.gathering import gathering
 from oplens.construction.real_functions import evaluate, sup_error
 from oplens.errors import ArgumentError, DataError
 from oplens.models.transformer import Transformer
@@ -121,6 +122,28 @@ def test_float32_stays_within_its_parts_of_the_float64_model(n, D, step):
     assert 1e-8 < worst <= parts["gathering"] + parts["rounding"] < 0.1
 
 
+def test_rounding_of_units_and_ridges_alone():
+    """One variable at dyadic points is gathered without rounding, so what is left is the rounding part's own."""
+    x = np.arange(1025)[:, None] / 1024
+    double, _ = build_fourier(rough(1), 1, 8, ("l1", 40.0), step=0.1)
+    single, certificate = build_fourier(rough(1), 1, 8, ("l1", 40.0), step=0.1, dtype=torch.float32)
+    worst = np.abs(evaluate(double, x) - evaluate(single, x)).max()
+    assert 1e-7 < worst <= dict(certificate.error_parts)["rounding"] < 300 * worst
+
+
+def test_errors_of_gathered_reals_cost_what_their_part_says():
+    """Every gathered real made larger by 1 part in 1000, past 1 at the upper ends."""
+    model, certificate = build_fourier(rough(2), 2, 5, ("l1", 40.0), step=0.1)
+    x = points(2, 400, seed=5)
+    before = evaluate(model, x)
+    model.block(1).attention.output.values.data *= 1.001
+    moved = np.abs(evaluate(model, x) - before).max()
+    per_real = dict(certificate.error_parts)["gathering"] / gathering("test", 2, 4, (0.0, 1.0), torch.float64).error(
+        2.0**-53
+    )
+    assert 0.02 * 0.001 * per_real < moved <= 0.001 * per_real
+
+
 def sawtooth(M):
     return lambda x: abs(M * x - np.round(M * x)).sum(1) / M
 
@@ -209,6 +232,7 @@ def never(x):
         ({"step": 0.0}, "radians between knots"),
         ({"step": 1.5}, "radians between knots"),
         ({"nodes": 2}, r"at least \(D\+2\)/2"),
+        ({"nodes": 10**5}, "10000000000 nodes"),
         ({"n": 8, "D": 9}, r"needs about .* GiB, memory_limit is 2 GiB; .*lower D"),
         ({"n": 400}, "exceeds 2"),
         ({"step": 1e-9}, "enlarge step, or raise memory_limit"),

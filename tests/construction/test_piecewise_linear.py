@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from oplens.construction.gathering import gathering
 from oplens.construction.piecewise_linear import build_piecewise_linear
 from oplens.construction.real_functions import evaluate, sup_error
 from oplens.errors import ArgumentError, DataError
@@ -79,6 +80,40 @@ def test_float32_stays_within_its_parts_of_the_interpolant(monkeypatch, n, M):
     parts = dict(certificate.error_parts)
     assert certificate.dtype == "float32"
     assert 1e-8 < worst <= parts["rounding"] + parts["gathering"] < 0.2
+
+
+def test_rounding_of_hats_and_heights_alone():
+    """One variable that is a float32 is gathered without rounding, so what is left is the rounding part's own."""
+    f = rough(1, 16, seed=2)
+    slope = 16 * np.abs(np.diff(f(np.arange(17)[:, None] / 16))).max()
+    x = np.random.default_rng(0).random((3000, 1), dtype=np.float32).astype(np.float64)
+    model, certificate = build_piecewise_linear(
+        lambda x: interpolate(f, 16, x), 1, 16, ("l1", slope), dtype=torch.float32
+    )
+    worst = np.abs(evaluate(model, x) - interpolate(f, 16, x)).max()
+    assert 1e-7 < worst <= dict(certificate.error_parts)["rounding"] < 500 * worst
+
+
+def corner(x):
+    """0 but for a ramp towards (1, 1), where it is steepest and largest."""
+    return np.clip(2 * x.sum(1) - 2, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("f", "M", "L", "share"), [(lambda x: abs(x[:, 0] - x[:, 1]), 4, 1.0, 0.2), (corner, 8, 2.0, 0.45)]
+)
+def test_errors_of_gathered_reals_cost_what_their_part_says(f, M, L, share):
+    """Every gathered real made larger by 1 part in 1000, past 1 at the upper ends."""
+    n = 2
+    model, certificate = build_piecewise_linear(f, n, M, ("l1", L))
+    x = points(n, M, 200, seed=5)
+    before = evaluate(model, x)
+    model.block(1).attention.output.values.data *= 1.001
+    moved = np.abs(evaluate(model, x) - before).max()
+    per_real = dict(certificate.error_parts)["gathering"] / gathering("test", n, 4, (0.0, 1.0), torch.float64).error(
+        2.0**-53
+    )
+    assert share * 0.001 * per_real < moved <= 0.001 * per_real
 
 
 SHOWN = {
