@@ -84,7 +84,7 @@ def build_lookup(
     causal : bool
         A decoder; the output is the same.
     weights : {"dense", "sparse"}, optional
-        Omitted: dense up to 2^22 places.
+        Omitted: dense up to 2^18 places.
     memory_limit : float
         Bytes.
 

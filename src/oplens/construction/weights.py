@@ -24,7 +24,7 @@ DTYPES: dict[str, torch.dtype] = {
 }
 # Significant bits t: numbers in [1, 2) are 2^(1-t) apart.
 DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
-DENSE_AT_MOST = 2**22  # places for weights up to which full matrices are the plainer choice
+DENSE_AT_MOST = 2**18  # places up to which full matrices are the plainer choice; beyond, half precision crawls
 
 
 def dtype_name(call: str, dtype: Any) -> str:
