@@ -124,13 +124,8 @@ def assemble(
     say("summarising")
     groups["summary"] = summarise(op, first, data, labels)
     groups["inputs"] = choose_cases(op, first, data)
-    subject = Subject(
-        op,
-        replace(data, y=labels),
-        labels,
-        first["predicted"].values.tolist(),
-        groups["inputs"]["case"].values.tolist(),
-    )
+    named = replace(data, y=labels, classes=op.model.config.classes)  # arrays come without the names of classes
+    subject = Subject(op, named, labels, first["predicted"].values.tolist(), groups["inputs"]["case"].values.tolist())
     for name in wanted_views:
         say(VIEWS[name].words)
         groups[name] = VIEWS[name].make(subject)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from oplens.errors import ArgumentError
 from oplens.models.transformer import Transformer
 from oplens.models.transformer_config import TransformerConfig
 from oplens.models.transformer_counts import count_weights
 from oplens.models.transformer_layers import SparseLinear
+from recorders import LargestTensor
 
 
 def random_matrix(seed, rows, columns, share=0.3):
@@ -74,24 +74,12 @@ def test_half_precision_rounds_a_sum_once(dtype):
     assert ((found.double() - exact).abs() <= torch.finfo(dtype).eps / 2 * exact.abs() + 1e-5).all()
 
 
-class Largest(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor):
-            self.elements = max(self.elements, result.numel())
-        return result
-
-
 def test_nothing_of_the_matrix_size_or_of_entries_times_positions_is_formed():
     n, positions = 2000, 50
     layer = SparseLinear(n, n)
     index = torch.arange(n).repeat_interleave(4)
     layer.set_entries(index, (index * 7 + torch.arange(4 * n) % 4 * 11) % n, torch.ones(4 * n))
-    with torch.no_grad(), Largest() as found:
+    with torch.no_grad(), LargestTensor() as found:
         layer(torch.ones(positions, n))
     assert found.elements <= n * positions
     assert layer.nonzeros * positions == 4 * n * positions

@@ -7,11 +7,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.signal import cont2discrete
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from oplens.errors import ArgumentError
 from oplens.operators import diagonal
 from oracles import discrete, random_system, recurrence
+from recorders import LargestTensor
 
 # Powers of two, primes, squares (the split of the kernel), and their neighbours.
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 256, 257, 896, 997, 1024, 2048, 4093, 4096, 5000]
@@ -193,20 +193,6 @@ def test_a_pole_at_zero_has_a_finite_derivative():
         system = diagonal.discretise(zero, one, torch.zeros(1), torch.full((1,), 0.3, dtype=torch.float64), method)
         (slope,) = torch.autograd.grad(diagonal.kernel(system, 1).sum(), zero)
         assert slope.item() == pytest.approx(expected, rel=1e-12)
-
-
-class LargestTensor(TorchDispatchMode):
-    """Largest number of elements that any operation returns."""
-
-    def __init__(self):
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor):
-            self.elements = max(self.elements, result.numel())
-        return result
 
 
 def test_no_tensor_of_a_kernel_grows_with_modes_times_length():

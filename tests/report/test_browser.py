@@ -1,55 +1,28 @@
 """The page in a real browser: offline, no error, no sideways scrolling on a phone, names inert, controls alive."""
 
-import os
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 import synthetic_results
+from browsing import launched, opened
+from oplens import S4D, S4DConfig, assemble, expand
+from oplens.data import Sinusoid
 from oplens.report import render
+from oplens.views import VIEWS
 
 HOSTILE = "</script><img src=x onerror=alert(1)><b>$x$"
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
-
-
-@dataclass
-class Seen:
-    """What the browser reported while a page was open."""
-
-    requests: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    dialogs: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    program = next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-    )
-    if program is None:
-        reason = "no chromium on PATH: the page is not tried in a browser"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        yield opened
-        opened.close()
+    with launched() as opened_browser:
+        yield opened_browser
 
 
 @pytest.fixture(scope="module")
@@ -61,26 +34,35 @@ def hostile() -> xr.DataTree:
     return tree
 
 
-def opened(browser: Any, path: Path, width: int) -> tuple[Any, Seen]:
-    """Open a page and scroll through it, so that every figure is drawn."""
-    seen = Seen()
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    page.on("request", lambda request: seen.requests.append(request.url))
-    page.on(
-        "console", lambda message: seen.errors.append(message.text) if message.type in ("error", "warning") else None
-    )
-    page.on("pageerror", lambda error: seen.errors.append(str(error)))
-    page.on("dialog", lambda dialog: (seen.dialogs.append(dialog.message), dialog.dismiss()))
-    page.goto(path.as_uri())
-    count = page.locator(".plot").count()
-    for index in range(count):
-        page.locator(".plot").nth(index).scroll_into_view_if_needed()
-    page.wait_for_function(f"document.querySelectorAll('.plot .main-svg').length >= {count}", timeout=30_000)
-    return page, seen
+@pytest.fixture(scope="module")
+def every_view() -> xr.DataTree:
+    """A real result with everything a page can show, of a model and data whose names are hostile."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    classes = (HOSTILE + "a", HOSTILE + "b")
+    X = rng.normal(size=(12, 2, 40))
+    labels = np.array(classes)[rng.integers(0, 2, 12)]
+    names = {"channels": (HOSTILE + "0", HOSTILE + "1"), "classes": classes, "sampling_rate": 40.0}
+    op = expand(S4D(S4DConfig(2, 2, d_model=4, d_state=8, **names)), X, labels)
+    views = [name for name, view in VIEWS.items() if view.fits(op)]
+    tree = assemble(op, X, labels, views=views, title=HOSTILE)
+    signals = {name: Sinusoid(f, 40, 40.0) for name, f in zip(classes, (5.0, 9.0), strict=True)}
+    tree["/prediction/discrimination"] = xr.DataTree(op.discriminate(signals, 0.5, simulate=20))
+    tree["/prediction/sweep"] = xr.DataTree(op.sweep([3.0, 5.0, 9.0], 0.5, marks={HOSTILE: 5.0}))
+    return tree
+
+
+@pytest.fixture(scope="module")
+def stack() -> xr.DataTree:
+    """The same of a stack, which has rays."""
+    torch.manual_seed(0)
+    X = np.random.default_rng(0).normal(size=(6, 2, 30))
+    config = S4DConfig(2, 2, d_model=4, d_state=8, n_layers=2, architecture="reference", classes=(HOSTILE, "b"))
+    return assemble(expand(S4D(config), X), X, title=HOSTILE)
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("name", ["two_class", "four_class", "deep", "hostile"])
+@pytest.mark.parametrize("name", ["two_class", "four_class", "deep", "hostile", "every_view", "stack"])
 def test_page_opens_offline_and_fits(
     name: str, width: int, browser: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -102,13 +84,30 @@ def test_page_opens_offline_and_fits(
         page.close()
 
 
-def test_hostile_names_are_shown_and_do_nothing(hostile: xr.DataTree, browser: Any, tmp_path: Path) -> None:
-    page, seen = opened(browser, render(hostile, tmp_path / "report.html"), 1280)
+def test_everything_has_its_section(every_view: xr.DataTree, stack: xr.DataTree, browser: Any, tmp_path: Path) -> None:
+    wanted = {"ring", "kernels", "reduction", "certificates", "what-if", "ablation", "prediction"}
+    for tree, sections in ((every_view, wanted), (stack, {"ring", "ray"})):
+        page, _ = opened(browser, render(tree, tmp_path / "report.html"), 1280)
+        try:
+            found = page.evaluate("Array.from(document.querySelectorAll('section[id]')).map(s => s.id)")
+            assert sections <= set(found)
+            links = page.evaluate("Array.from(document.querySelectorAll('nav a')).map(a => a.getAttribute('href'))")
+            assert {f"#{section}" for section in sections} <= set(links)
+        finally:
+            page.close()
+
+
+@pytest.mark.parametrize("name", ["hostile", "every_view"])
+def test_hostile_names_are_shown_and_do_nothing(
+    name: str, browser: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    tree = request.getfixturevalue(name)
+    page, seen = opened(browser, render(tree, tmp_path / "report.html"), 1280)
     try:
         assert page.locator("img").count() == 0
         assert page.locator("h1").inner_text() == HOSTILE
         ticks = page.locator("#by-channels_bands-0 .ytick text").all_text_contents()
-        assert len(ticks) == 6
+        assert len(ticks) == tree["channels_bands"].sizes["channel"]
         assert set(ticks) == {HOSTILE[:13] + "…"}
         page.locator("#by-channels_bands-0").scroll_into_view_if_needed()
         box = page.locator("#by-channels_bands-0 .nsewdrag").first.bounding_box()

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,11 +15,25 @@ from oplens.models.configuration import S4DConfig
 from oplens.models.s4d import S4D
 
 FORMAT = "oplens-s4d"
-VERSION = 1
+VERSION = 1  # of the layout of both kinds of models
+
+C = TypeVar("C")
 
 
 def save_model(model: S4D, directory: str | Path) -> None:
-    """Write a model directory; files appear under their names only when complete.
+    """Write a model directory; see :func:`write_folder`."""
+    write_folder(directory, model.state_dict(), FORMAT, model.config.to_dict())
+
+
+def load_model(directory: str | Path) -> S4D:
+    """Read a model directory written by :func:`save_model`."""
+    others = {"oplens-transformer": "this is a transformer; read it with Transformer.from_pretrained"}
+    config, tensors, where = read_folder(directory, FORMAT, "model", S4DConfig.from_dict, others)
+    return build_model(config, tensors, where)
+
+
+def write_folder(directory: str | Path, tensors: dict[str, Tensor], layout: str, config: dict[str, Any]) -> None:
+    """Write tensors and configuration; files appear under their names only when complete.
 
     The configuration holds the SHA-256 of the tensors, so that a directory whose two files come from different
     models (an interrupted overwrite, a partial copy) is refused instead of giving another model's preprocessing.
@@ -30,13 +45,12 @@ def save_model(model: S4D, directory: str | Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be used as a model directory ({error.strerror}).") from error
-    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
-    content = save(tensors)
+    content = save({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()})
     header = {
-        "format": FORMAT,
+        "format": layout,
         "version": VERSION,
         "tensors_sha256": hashlib.sha256(content).hexdigest(),
-        "config": model.config.to_dict(),
+        "config": config,
     }
     try:
         write_bytes(directory / "model.safetensors", content)
@@ -45,36 +59,40 @@ def save_model(model: S4D, directory: str | Path) -> None:
         raise CheckpointError(f"{directory}: the model could not be written ({error.strerror}).") from error
 
 
-def load_model(directory: str | Path) -> S4D:
-    """Read a model directory written by :func:`save_model`."""
+def read_folder(
+    directory: str | Path,
+    layout: str,
+    kind: str,
+    configured: Callable[[dict[str, Any]], C],
+    others: dict[str, str] | None = None,
+) -> tuple[C, dict[str, Tensor], str]:
+    """Configuration, tensors and where they stand, of a directory of one `layout`; `others` say what to do with known other ones."""
     directory = Path(directory)
-    header = read_json(directory / "config.json", "a model directory holds config.json and model.safetensors")
-    if header.get("format") == "oplens-transformer":
-        raise CheckpointError(
-            f"{directory / 'config.json'}: this is a transformer; read it with Transformer.from_pretrained."
-        )
-    if header.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{directory / 'config.json'}: not a model of this library (format {header.get('format')!r})."
-        )
+    where = directory / "config.json"
+    header = read_json(where, "a model directory holds config.json and model.safetensors")
+    found = header.get("format")
+    if others and isinstance(found, str) and found in others:
+        raise CheckpointError(f"{where}: {others[found]}.")
+    if found != layout:
+        raise CheckpointError(f"{where}: not a {kind} of this library (format {found!r}).")
     if header.get("version") != VERSION:
         raise CheckpointError(
-            f"{directory / 'config.json'}: written in version {header.get('version')!r} of the layout, this library reads {VERSION}."
+            f"{where}: written in version {header.get('version')!r} of the layout, this library reads {VERSION}."
         )
     if not isinstance(header.get("config"), dict):
-        raise CheckpointError(f"{directory / 'config.json'}: key 'config' is missing.")
+        raise CheckpointError(f"{where}: key 'config' is missing.")
     try:
-        config = S4DConfig.from_dict(header["config"])
+        config = configured(header["config"])
     except ArgumentError as error:
-        raise CheckpointError(f"{directory / 'config.json'}: {error}") from error
-    where = directory / "model.safetensors"
-    content = read_content(where)
+        raise CheckpointError(f"{where}: {error}") from error
+    path = directory / "model.safetensors"
+    content = read_content(path)
     if hashlib.sha256(content).hexdigest() != header.get("tensors_sha256"):
         raise CheckpointError(
-            f"{where}: its content is not what {directory / 'config.json'} was written with (SHA-256 differs): a damaged copy, "
-            "or files of two models; copy or save the directory again."
+            f"{path}: its content is not what {where} was written with (SHA-256 differs): a damaged copy, or files of two models; "
+            "copy or save the directory again."
         )
-    return build_model(config, parse_tensors(content, where), str(where))
+    return config, parse_tensors(content, path), str(path)
 
 
 def build_model(config: S4DConfig, tensors: dict[str, Tensor], where: str) -> S4D:

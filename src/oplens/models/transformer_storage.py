@@ -1,44 +1,23 @@
 """A transformer's directory: `model.safetensors` (tensors) and `config.json` (everything else), as S4D models have."""
 
-import hashlib
-import json
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from oplens.errors import ArgumentError, CheckpointError
-from oplens.models.storage import parse_tensors, read_content, read_json, write_bytes
+from oplens.errors import CheckpointError
+from oplens.models.storage import read_folder, write_folder
 from oplens.models.transformer import Transformer
 from oplens.models.transformer_config import TransformerConfig
 from oplens.models.transformer_layers import SparseLinear
 
 FORMAT = "oplens-transformer"
-VERSION = 1
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def save_transformer(model: Transformer, directory: str | Path) -> None:
     """Write a model directory; files appear under their names only when complete, and `config.json` holds the tensors' SHA-256."""
-    from safetensors.torch import save
-
-    directory = Path(directory)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{directory}: cannot be used as a model directory ({error.strerror}).") from error
-    content = save({name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()})
-    header = {
-        "format": FORMAT,
-        "version": VERSION,
-        "tensors_sha256": hashlib.sha256(content).hexdigest(),
-        "config": model.config.to_dict(),
-    }
-    try:
-        write_bytes(directory / "model.safetensors", content)
-        write_bytes(directory / "config.json", (json.dumps(header, indent=1) + "\n").encode())
-    except OSError as error:
-        raise CheckpointError(f"{directory}: the model could not be written ({error.strerror}).") from error
+    write_folder(directory, model.state_dict(), FORMAT, model.config.to_dict())
 
 
 def load_transformer(directory: str | Path) -> Transformer:
@@ -49,29 +28,8 @@ def load_transformer(directory: str | Path) -> Transformer:
     CheckpointError
         If a file is missing, damaged, of another model, or holds what the configuration does not describe.
     """
-    directory = Path(directory)
-    where = directory / "config.json"
-    header = read_json(where, "a model directory holds config.json and model.safetensors")
-    if header.get("format") != FORMAT:
-        raise CheckpointError(f"{where}: not a transformer of this library (format {header.get('format')!r}).")
-    if header.get("version") != VERSION:
-        raise CheckpointError(
-            f"{where}: written in version {header.get('version')!r} of the layout, this library reads {VERSION}."
-        )
-    if not isinstance(header.get("config"), dict):
-        raise CheckpointError(f"{where}: key 'config' is missing.")
-    try:
-        config = TransformerConfig.from_dict(header["config"])
-    except ArgumentError as error:
-        raise CheckpointError(f"{where}: {error}") from error
-    path = directory / "model.safetensors"
-    content = read_content(path)
-    if hashlib.sha256(content).hexdigest() != header.get("tensors_sha256"):
-        raise CheckpointError(
-            f"{path}: its content is not what {where} was written with (SHA-256 differs): a damaged copy, or files of two models; "
-            "copy or save the directory again."
-        )
-    return build_transformer(config, parse_tensors(content, path), str(path))
+    config, tensors, where = read_folder(directory, FORMAT, "transformer", TransformerConfig.from_dict)
+    return build_transformer(config, tensors, where)
 
 
 def build_transformer(config: TransformerConfig, tensors: dict[str, Tensor], where: str) -> Transformer:
