@@ -132,6 +132,7 @@ def test_beyond_the_budget_a_stratified_sample_is_drawn_and_said():
     # Every palindrome is in the sample, since they are fewer than half of it: each is found to be wrong when it is.
     broken = build_bits(FunctionTable(2, 12, np.zeros(4096)), "float32")[0]
     assert verify(broken, table, budget=200 * hidden, shuffles=0).errors == 64
+    assert verify(broken, table, shuffles=0).errors == 64  # in several batches
     again = [verify(broken, table, budget=20 * hidden, shuffles=0, seed=s).checks[0] for s in (1, 1, 2)]
     assert again[0] == again[1]
     assert again[0].errors == again[2].errors == 10
