@@ -29,11 +29,6 @@ class Subject:
     predicted: Sequence[str]
     cases: Sequence[int]
 
-    @property
-    def plain(self) -> bool:
-        """Whether the model has the plain architecture."""
-        return self.op.model.config.architecture == "plain"
-
     def shown(self, count: int) -> list[int]:
         """The first shown cases of different predicted classes."""
         first: dict[str, int] = {}
