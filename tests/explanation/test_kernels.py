@@ -94,10 +94,17 @@ def test_the_error_against_the_model_is_the_remainder():
     np.testing.assert_allclose(ds.target - margin, ds.remainder, atol=1e-12)
 
 
+def test_a_length_of_numpy_is_a_length():
+    op = small_operator()[0]
+    np.testing.assert_array_equal(op.kernels(np.int64(7)).h1, op.kernels(7).h1)
+
+
 def test_what_has_no_kernels_is_a_sentence():
     op, X = small_operator()
     with pytest.raises(ArgumentError, match="at least 1"):
         op.kernels(0)
+    with pytest.raises(ArgumentError, match="above the limit"):
+        op.kernels(10**9)
     with pytest.raises(ArgumentError, match="2 input channels"):
         op(np.zeros((1, 3, 10)))
     reference = expand(S4D(S4DConfig(d_input=2, n_classes=2, d_model=3, d_state=4, architecture="reference")), X)

@@ -302,6 +302,12 @@ def _only_results(values, limit, call, cure, what="result"):
         check_memory(values, limit, call, cure)
 
 
+@pytest.mark.parametrize("limit", ["2 GB", None, 0, -1, float("nan"), True, [2**30]])
+def test_a_limit_that_is_no_number_of_bytes_is_a_sentence(limit):
+    with pytest.raises(OplensError, match="number of bytes above 0"):
+        OP.explain(TEST, memory_limit=limit)
+
+
 def test_a_result_of_exactly_the_limit_is_made():
     assert OP.explain(TEST, memory_limit=3 * 4 * 3 * 3 * 8)["share"].shape == (2, 4, 3, 3)
 

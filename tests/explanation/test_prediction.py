@@ -133,6 +133,7 @@ def test_no_noise_is_the_model_itself():
         ({"noise": 1.0, "signal": [[1.0, 2.0], [1.0]]}, "different numbers of samples"),
         ({"noise": 1.0, "signal": Sinusoid(3.0, 10, 50.0)}, "reads 40 Hz"),
         ({"noise": 1.0, "orders": 0}, "from 1 to 20"),
+        ({"noise": 1.0, "target": "class 1"}, "give Margin"),
         ({"noise": 1.0, "signal": np.zeros((3, 10))}, r"\(2, n_timepoints\)"),
         ({"noise": 1.0, "signal": np.full((2, 10), np.nan)}, "NaN"),
     ],

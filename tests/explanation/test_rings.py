@@ -314,6 +314,7 @@ def test_coordinates_labels_and_words_travel_with_the_result():
         ({"layer": 1}, "has layers 0 to 0"),
         ({"layer": True}, "has layers 0 to 0"),
         ({"ordering": "size"}, "frequency, stored"),
+        ({"ordering": np.zeros(2)}, "frequency, stored"),
         ({"every": 0}, "at least 1"),
         ({"every": 1.5}, "at least 1"),
         ({"memory_limit": 1000}, r"keep every n-th step with every=n"),

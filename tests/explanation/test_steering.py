@@ -504,6 +504,7 @@ REFUSED = [
     ({"by": Bands([(0.2, 0.21)]), "window": (0.9, 1)}, "half of its energy"),
     ({"hold": [(0, 9)]}, "no wave 9 of feature 0"),
     ({"hold": [3]}, "give pairs"),
+    ({"hold": [(0.5, 1)]}, "give pairs"),
     ({"hold": []}, "at least one wave"),
     ({"hold": [(0, 0)], "waves": [(0, 1)]}, "choose one"),
     ({"target": CentredLogits()}, "give Margin"),

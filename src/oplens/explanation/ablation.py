@@ -74,13 +74,18 @@ def ablate(
         Parts by their place in every dimension, such as `[(3, 17)]` (feature, wave) or `["Cz"]`; or how many of the largest
         mean absolute share. Default: all up to 64, else the 64 largest.
     keep : float
-        What is left of a part: 0 removes it, 0.5 halves it.
+        What is left of a part, any finite number: 0 removes it, 0.5 halves it.
 
     Returns
     -------
     xarray.Dataset
         `actual_change`, `share_change` (case, [class], rank), `predicted_change` and `share_change_by_order` (order, case,
-        [class], rank), `agreement`, `accuracy` (rank), R^2 of the predictions; coordinate `member` (rank) names the parts.
+        [class], rank), in logits; `agreement`, `accuracy` (rank), R^2 of the predictions; coordinate `member` (rank) names the parts.
+
+    Raises
+    ------
+    ArgumentError, DataError
+        For waves of stacks, pairs, products of waves and parts of the input, parts that do not exist, a model with one class.
 
     Notes
     -----

@@ -7,6 +7,7 @@ so there none is allowed. On top of this, linear functionals may be held: each t
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -264,7 +265,7 @@ def _held(
 
 def _members(pairs: Any, config: S4DConfig, name: str) -> tuple[tuple[int, int], ...]:
     try:
-        members = tuple((int(h), int(n)) for h, n in pairs)
+        members = tuple((operator.index(h), operator.index(n)) for h, n in pairs)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"steer({name}={pairs!r}): give pairs (feature, wave), such as [(0, 3), (5, 1)]."

@@ -59,13 +59,15 @@ def discriminate(
     noise
         As for :meth:`predict`.
     orders : int
-        Orders of the variance's expansion, at least 2.
+        Orders of the variance's expansion, 2 to 20.
     phases : int
         Every sinusoid is taken at this many equally spaced phases from its own on.
     simulate : int
         Cases of each class to run the model on besides (0: none), to hold the prediction against.
     seed : int
         Of the simulation.
+    memory_limit : int
+        Bytes; quadratic forms that would not fit are refused before work starts.
 
     Returns
     -------
@@ -73,6 +75,12 @@ def discriminate(
         Per signal (stimulus) and class: `target_mean` (*exact*), variances (*truncated*, *bound*), `accuracy_gaussian` of Phi(mean / sd),
         `accuracy` with orders 1 and 2 of the margin exactly and the rest Gaussian (*truncated*), and limits on it (*bound*);
         `balanced_accuracy`, `gaussian_correction`, `simulated_...` (*measured*). The margin is that of the later class.
+
+    Raises
+    ------
+    ArgumentError
+        For the reference architecture, other than two of the model's classes, signals of different lengths or other channels, noise that
+        is negative or no covariance.
 
     Notes
     -----

@@ -381,6 +381,8 @@ def attributes(
 
 def check_memory(values: int, limit: int, call: str, cure: str, what: str = "result") -> None:
     """Say the number of values and bytes of a result that would not fit, before work starts."""
+    if isinstance(limit, bool) or not isinstance(limit, int | float | np.number) or not limit > 0:
+        raise ArgumentError(f"{call}(memory_limit={limit!r}): give a number of bytes above 0, such as 2 * 2**30.")
     size = values * 8
     if size > limit:
         raise ArgumentError(

@@ -164,7 +164,12 @@ def convergence(
     xarray.Dataset
         `convergence_radius` (case): distance to the nearest complex eps at which a LayerNorm's variance or a gate's denominator
         vanishes (infinite: nowhere), with the coordinate `nearest` saying which; `growth_radius` (case): 1 / growth of the
-        target's last coefficients.
+        target's last coefficients. In eps: 0 is the baseline, 1 the case.
+
+    Raises
+    ------
+    ArgumentError, DataError
+        With a sentence.
 
     Notes
     -----
@@ -207,8 +212,8 @@ def homogeneous(
 
     Raises
     ------
-    ArgumentError
-        Where no case is left, which under LayerNorm is the rule.
+    ArgumentError, DataError
+        Where no case is left, which under LayerNorm is the rule; orders below 1 or above 40.
 
     Notes
     -----

@@ -30,13 +30,39 @@ if TYPE_CHECKING:
 
     from oplens.explanation.operator import ExplicitOperator
 
+LARGEST = 2 * 2**30  # bytes of kernels that are still made
+
 
 def operator_logits(op: "ExplicitOperator", X: Any) -> NDArray[np.float64]:
     """Logits (n_cases, n_classes) of the operator alone, cut at its order; plain architecture.
 
+    Parameters
+    ----------
+    X
+        As for :meth:`explain`.
+
+    Returns
+    -------
+    ndarray, (n_cases, n_classes)
+        In logit units; columns in the order of the model's classes.
+
+    Raises
+    ------
+    ArgumentError, DataError
+        For the reference architecture, and for sequences that are not the model's.
+
     Notes
     -----
-    Claim: *truncated*; equal to `truncated_logits` of the highest order.
+    Claim: *truncated*; equal to `truncated_logits` of the highest order. Cost: a forward pass, and a multiply-add per order,
+    feature and step.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> op = expand(S4D(S4DConfig(d_input=2, n_classes=3, d_model=4, d_state=4)), np.ones((2, 2, 10)))
+    >>> op(np.ones((5, 2, 10))).shape
+    (5, 3)
     """
     _check(op, "op(X)")
     data = as_sequences(X)
@@ -65,6 +91,26 @@ def kernels(op: "ExplicitOperator", length: int) -> "xr.Dataset":
     The second-order kernel is sum_h readout encoder encoder sum_s coefficient(2, s) response(s - t) response(s - t') / length: it is
     kept as these factors. Plain architecture.
 
+    Parameters
+    ----------
+    length : int
+        Steps of the cases.
+
+    Returns
+    -------
+    xarray.Dataset
+        `h1` (class, channel, time), logits per unit of the preprocessed input; `response` (feature, lag), `coefficient` (order,
+        feature, time), `encoder` (feature, channel), `readout` (class, feature), `decoder_bias` (class).
+
+    Raises
+    ------
+    ArgumentError
+        For the reference architecture; for a length that is no whole number of at least 1, or whose kernels would take more than 2 GiB.
+
+    Notes
+    -----
+    Claim: *exact* of the operator. Cost: a kernel and one correlation per feature and class; O(order d_model length) numbers.
+
     Examples
     --------
     >>> import numpy as np
@@ -78,9 +124,16 @@ def kernels(op: "ExplicitOperator", length: int) -> "xr.Dataset":
     from oplens.results import provenance
 
     _check(op, "kernels")
-    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+    if isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 1:
         raise ArgumentError(f"kernels(length={length!r}): give a whole number of steps, at least 1.")
     model, config = op.model, op.model.config
+    length = int(length)
+    size = 8 * length * ((op.order + 2) * config.d_model + config.n_classes * config.d_input)
+    if size > LARGEST:
+        raise ArgumentError(
+            f"kernels(length={length}): the result would take {size / 2**30:.1f} GiB, above the limit of {LARGEST / 2**30:.1f} GiB; "
+            "give the length of a case."
+        )
     response = diagonal.kernel(op.system, length, skip=True)
     coefficients = _coefficients(op, response)
     first = diagonal.adjoint(coefficients[1] / length, response)

@@ -139,13 +139,19 @@ def predict(
     target : Target, optional
         As for :meth:`explain`.
     orders : int
-        Orders of the variance's expansion.
+        Orders of the variance's expansion, 1 to 20.
 
     Returns
     -------
     xarray.Dataset
         `target_mean` (*exact*), `target_variance` and `variance_by_order` (*truncated*: each order adds, so a bound from below),
-        `target_variance_bound` from above (*bound*).
+        `target_variance_bound` from above (*bound*). Means in logits, variances in their squares, () or (class).
+
+    Raises
+    ------
+    ArgumentError
+        For the reference architecture, one class, a signal of other channels or another sampling rate, noise that is negative or no
+        covariance.
 
     Notes
     -----
@@ -167,7 +173,7 @@ def predict(
     config = op.model.config
     check_model(op, "predict")
     check_orders(orders, 1, "predict")
-    target = default_target(config.classes) if target is None else target
+    target = target_of(target, op, "predict")
     values = signal_values(signal, op, "predict")
     covariance = noise_covariance(noise, config.d_input, "predict")
     setting = Setting.of(op, values.shape[1], covariance, target)
@@ -209,6 +215,18 @@ def check_model(op: "ExplicitOperator", call: str) -> None:
         )
     if len(config.classes) < 2:
         raise ArgumentError(f"{call}: a model with one class has nothing to decide.")
+
+
+def target_of(target: Any, op: "ExplicitOperator", call: str) -> Target:
+    """The target asked for, or the default one."""
+    classes = op.model.config.classes
+    if target is None:
+        return default_target(classes)
+    if not isinstance(target, Target):
+        raise ArgumentError(
+            f"{call}(target={target!r}): give Margin(towards, against) or CentredLogits(); the classes are {', '.join(classes)}."
+        )
+    return target
 
 
 def check_orders(orders: Any, least: int, call: str) -> None:

@@ -124,7 +124,7 @@ def _check(op: "ExplicitOperator", layer: Any, ordering: str, every: Any) -> Non
     n_layers = op.model.config.n_layers
     if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < n_layers:
         raise ArgumentError(f"ring(layer={layer!r}): the model has layers 0 to {n_layers - 1}, counted from the input.")
-    if ordering not in ORDERINGS:
+    if not isinstance(ordering, str) or ordering not in ORDERINGS:
         raise ArgumentError(f"ring(ordering={ordering!r}): choose one of {', '.join(ORDERINGS)}.")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ArgumentError(f"ring(every={every!r}): keep every n-th step, n a whole number of at least 1.")

@@ -24,10 +24,11 @@ from oplens.explanation.prediction import (
     described,
     moments,
     noise_covariance,
+    target_of,
     units_of,
 )
 from oplens.explanation.simulation import Simulated
-from oplens.explanation.targets import Margin, Target, default_target
+from oplens.explanation.targets import Margin, Target
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -76,6 +77,11 @@ def sweep(
         `target_mean` (*exact*), `target_variance` (*truncated*), `target_variance_bound` (*bound*), `phase_variance` (*exact*),
         `probability_towards` (*truncated*, margins only), `simulated_...` (*measured*); dimension stimulus, coordinate frequency.
 
+    Raises
+    ------
+    ArgumentError
+        For the reference architecture, one class, frequencies that cannot be sampled, numbers that are not finite.
+
     Notes
     -----
     Cost: one pass over the noise's covariances for all frequencies and phases, O(orders d_model^2 length^2 (1 + number of them)).
@@ -101,7 +107,9 @@ def sweep(
     length = int(op.training.lengths.max()) if n_timepoints is None else n_timepoints
     check_count("n_timepoints", length, 1, "sweep")
     marked = _marks(config.classes, marks)
-    target = default_target(config.classes) if target is None else target
+    target = target_of(target, op, "sweep")
+    for name, value in (("amplitude", amplitude), ("offset", offset)):
+        _check_numbers(name, value)
     values = np.stack(
         [
             Sinusoid(f, int(length), rate, amplitude, 2 * np.pi * k / phases, offset).values(config.d_input)
@@ -129,6 +137,16 @@ def sweep(
     if drawn:
         stated |= {"seed": seed, "simulated_cases": simulate}
     return _dataset(setting, hertz, found, drawn, stated)
+
+
+def _check_numbers(name: str, value: Any) -> None:
+    """Refuse what is neither one number nor a flat sequence of them."""
+    try:
+        values = np.asarray(value)
+    except ValueError:  # ragged
+        values = np.array(None)
+    if values.ndim > 1 or values.dtype.kind not in "iuf":
+        raise ArgumentError(f"sweep({name}={value!r}): give one number, or one per channel.")
 
 
 def _dataset(
