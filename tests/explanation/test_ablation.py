@@ -268,3 +268,9 @@ def test_one_class_is_nothing_to_ablate():
     model, X = model_of(n_classes=1)
     with pytest.raises(ArgumentError, match="one class"):
         ablate(expand(model, X), X)
+
+
+def test_waves_of_a_stack_are_refused_with_what_can_be_had():
+    model, X = model_of(architecture="reference", n_layers=2)
+    with pytest.raises(ArgumentError, match="ablate channels, bands or windows"):
+        ablate(expand(model, X), X)

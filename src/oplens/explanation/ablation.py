@@ -389,9 +389,9 @@ def _count(parts: Sequence[Any] | int | None) -> int | None:
 def _check(op: "ExplicitOperator", by: Any, keep: float) -> None:
     if isinstance(by, Pairs):
         raise ArgumentError("ablate(by=Pairs(...)): a pair is no part that could be taken out; ablate its members.")
-    if isinstance(by, LayerWaves):
+    if isinstance(by, LayerWaves) or (isinstance(by, Waves) and op.expansion is None):
         raise ArgumentError(
-            "ablate(by=LayerWaves()): waves of stacks feed gates of later layers; ablate channels, bands or windows."
+            f"ablate(by={by!r}): waves of stacks feed gates of later layers; ablate channels, bands or windows."
         )
     if isinstance(keep, bool) or not isinstance(keep, int | float | np.number) or not np.isfinite(keep):
         raise ArgumentError(f"ablate(keep={keep!r}): give a finite number; 0 removes a part, 0.5 halves it.")

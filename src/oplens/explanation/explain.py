@@ -71,6 +71,14 @@ def explain(
     Accuracy: *exact* for the plain architecture, *conditional* (frozen gates and norm scales) for the reference;
     completeness to 1e-10 of the sum of absolute terms by three independent routes.
     Cost: O(order) forward passes, plus O(n_cases d_model P length) multiply-adds per order for waves.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from oplens import S4D, S4DConfig, expand
+    >>> X = np.random.default_rng(0).normal(size=(3, 2, 20))
+    >>> expand(S4D(S4DConfig(d_input=2, n_classes=2, d_model=2, d_state=4)), X).explain(X).share.dims
+    ('order', 'case', 'feature', 'wave')
     """
     data = as_sequences(X)
     check_channels(op.model, data, "explain")

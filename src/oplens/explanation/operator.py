@@ -32,10 +32,10 @@ from oplens.operators.polynomial import Expansion
 class ExplicitOperator:
     """A model as an explicit operator; made by :func:`oplens.expand`, or read by :meth:`load`.
 
-    One method per question, each described where its work is done: `explain` a decision as a sum, calling it (logits of the
-    operator alone) and its `kernels`, `certify`, `predict`, `discriminate` and `sweep` before any simulation, `steer`, `ablate`,
-    `reduce`, and what holds for any architecture and depth: `ring`, `ray`, `homogeneous`, `convergence`. They are many because the
-    questions are; none keeps a state beyond `statistics`.
+    One method per question, each described where its work is done. For every architecture: `explain` a decision as a sum, `steer`,
+    `ablate`, `reduce` and its `reduction_curve`, `ring`, `ray`, `homogeneous`, `convergence`. For the plain architecture: calling it
+    (logits of the operator alone) and its `kernels`, `certify`, and `predict`, `discriminate` and `sweep` before any simulation. They
+    are many because the questions are; none keeps a state beyond `statistics`.
 
     Attributes
     ----------
