@@ -61,7 +61,19 @@ def test_importing_the_package_and_asking_for_help_load_no_heavy_library():
 
 def test_every_room_states_what_it_exports():
     rooms = [m.name for m in pkgutil.iter_modules(oplens.__path__) if m.ispkg]
-    assert {"data", "estimator", "explanation", "figures", "models", "operators", "report", "results", "theory", "measurement", "construction"} <= set(rooms)
+    assert {
+        "data",
+        "estimator",
+        "explanation",
+        "figures",
+        "models",
+        "operators",
+        "report",
+        "results",
+        "theory",
+        "measurement",
+        "construction",
+    } <= set(rooms)
     for room in rooms:
         module = importlib.import_module(f"oplens.{room}")
         assert module.__all__, room

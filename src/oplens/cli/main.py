@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from oplens.cli.build import app as build_app
 from oplens.errors import OplensError
 
 app = typer.Typer(
@@ -17,6 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(build_app, name="build")
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for what is written; made if missing.")]
 Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Steps per second, Hz.")]
@@ -147,6 +150,17 @@ def report(
     from oplens.cli.verbs import run_report
 
     _call(run_report, results, out)
+
+
+@app.command()
+def bound(
+    name: Annotated[str | None, typer.Argument(help="A bound; without it they are listed.")] = None,
+    values: Annotated[list[str] | None, typer.Argument(help="Its arguments, such as length=10 epsilon=0.1.")] = None,
+) -> None:
+    """Print a bound on what transformers can represent, with its hypotheses and what the first paper states."""
+    from oplens.cli.bounds import print_bound
+
+    _call(print_bound, name, values or [])
 
 
 def main() -> None:

@@ -134,4 +134,3 @@ def past(stepped: Ring) -> dict[str, Tensor]:
         for name, value in values.items():
             found[name][feature] = torch.as_tensor(value, dtype=torch.float64)
     return found
-
