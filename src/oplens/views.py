@@ -137,7 +137,7 @@ def check_views(op: "ExplicitOperator", names: Any, call: str) -> list[str]:
     for name in names:
         if not VIEWS[name].fits(op) or config.n_classes < 2:
             raise ArgumentError(
-                f"{call}(views=...): {name!r} cannot be had of this model ({config.architecture} architecture, {config.n_layers} "
+                f"{call}(views=...): {name!r} is no view of this model ({config.architecture} architecture, {config.n_layers} "
                 f"layer{'s' if config.n_layers > 1 else ''}, {config.n_classes} class{'es' if config.n_classes > 1 else ''}); it can have "
                 f"{', '.join(n for n, v in VIEWS.items() if v.fits(op)) or 'none'}."
             )

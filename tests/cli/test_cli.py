@@ -128,7 +128,7 @@ def test_views_are_chosen_by_name(trained, files, tmp_path, monkeypatch, capsys)
     for views, sentence in (
         (["waterfall"], "'waterfall' is no view; choose from ring"),
         (["none", "ring"], "--view none and --view ring contradict each other"),
-        (["ray"], "'ray' cannot be had of this model (plain architecture, 1 layer, 2 classes); it can have ring"),
+        (["ray"], "'ray' is no view of this model (plain architecture, 1 layer, 2 classes); it can have ring"),
     ):
         code, text = run(monkeypatch, capsys, *words, *(word for view in views for word in ("--view", view)))
         assert code == 1

@@ -264,6 +264,12 @@ def test_what_cannot_be_ablated_is_refused_with_a_sentence(options, sentence):
         ablate(expand(model, X), X, **options)
 
 
+def test_labels_that_the_model_has_no_logit_for_would_count_as_errors():
+    model, X = model_of()
+    with pytest.raises(ArgumentError, match=r"ablate\(y=...\): there are labels strange, the model knows"):
+        ablate(expand(model, X), X, ["strange"] * len(X))
+
+
 def test_one_class_is_nothing_to_ablate():
     model, X = model_of(n_classes=1)
     with pytest.raises(ArgumentError, match="one class"):

@@ -414,6 +414,7 @@ def test_selfregulation_is_certified_on_most_cases_and_no_attack_breaks_it(share
         ({"radius": "wide"}, "finite"),
         ({"radius": [[0.1]]}, "finite"),
         ({"orders": (0, 2)}, "at least 1"),
+        ({"orders": (2, 65)}, "orders beyond 64"),
         ({"orders": ()}, "at least 1"),
         ({"orders": (2.5,)}, "whole numbers"),
         ({"orders": (True,)}, "whole numbers"),

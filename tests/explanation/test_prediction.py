@@ -153,6 +153,8 @@ def test_what_cannot_be_predicted_is_a_sentence(arguments, words):
         {"n_timepoints": 0},
         {"sampling_rate": 0.0},
         {"amplitude": float("inf")},
+        {"amplitude": "loud"},
+        {"phase": None},
     ],
 )
 def test_a_sinusoid_that_cannot_be_sampled_is_a_sentence(arguments):

@@ -288,6 +288,8 @@ def test_what_cannot_be_kept_is_a_sentence():
         reduction_curve(op, np.zeros((2, 3, 10)))
     with pytest.raises(ArgumentError, match=r"reduction_curve\(y=...\): expected one label"):
         reduction_curve(op, X, ["a"])
+    with pytest.raises(ArgumentError, match=r"reduction_curve\(y=...\): there are labels strange"):
+        reduction_curve(op, X, ["strange"] * len(X))
     with pytest.raises(DataError):
         reduction_curve(op, [])
     torch.manual_seed(0)

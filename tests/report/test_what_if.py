@@ -176,3 +176,13 @@ def test_percentages_keep_what_counts():
     from oplens.report.what_if import _percent
 
     assert [_percent(v) for v in (0.0, 1e-5, 0.012, 0.0996, 0.5)] == ["0 %", "<0.1 %", "1.2 %", "10 %", "50 %"]
+
+
+def test_a_margin_just_past_the_other_side_does_not_read_as_undecided(steered):
+    shown = steered.copy(deep=True)
+    shown["start_target"][:] = -1.0
+    shown["predicted_target"][:] = 0.1
+    shown["achieved_target"][:] = [1e-6] * (shown.sizes["case"] - 1) + [0.5]
+    lines = what_if_lines(shown)
+    assert all(line.endswith("achieved just above 0") for line in lines[: shown.sizes["case"] - 1])
+    assert lines[shown.sizes["case"] - 1].endswith("achieved +0.50")

@@ -1,6 +1,5 @@
 """Signals given by a formula, for predictions that need no recording."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,14 +38,16 @@ class Sinusoid:
     offset: float | tuple[float, ...] = 0.0
 
     def __post_init__(self) -> None:
-        numbers = (
-            self.frequency,
-            self.sampling_rate,
-            self.phase,
-            *np.atleast_1d(self.amplitude),
-            *np.atleast_1d(self.offset),
-        )
-        if not all(math.isfinite(float(v)) for v in numbers):
+        try:
+            scalars = [float(value) for value in (self.frequency, self.sampling_rate, self.phase)]
+            numbers = np.concatenate(
+                [scalars, *(np.ravel(np.asarray(v, dtype=float)) for v in (self.amplitude, self.offset))]
+            )
+        except (TypeError, ValueError):
+            raise ArgumentError(
+                f"{self!r}: every value must be a number, amplitude and offset one or one per channel."
+            ) from None
+        if not np.isfinite(numbers).all():
             raise ArgumentError(f"{self!r}: every number must be finite.")
         if isinstance(self.n_timepoints, bool) or not isinstance(self.n_timepoints, int) or self.n_timepoints < 1:
             raise ArgumentError(

@@ -28,7 +28,7 @@ from oplens.explanation.explain import concrete
 from oplens.explanation.parts import By, LayerWaves, Pairs, Waves
 from oplens.explanation.search import of_preprocessed
 from oplens.explanation.targets import Target, default_target
-from oplens.explanation.training import batches, chunks, gather
+from oplens.explanation.training import batches, chunks, gather, known_labels
 from oplens.models.s4d import S4D, Trace
 from oplens.operators import diagonal
 
@@ -110,6 +110,7 @@ def ablate(
     data = as_sequences(X)
     count = _count(parts)
     named = None if parts is None or isinstance(parts, int) else _indices(op, decomposition, split, parts)
+    known_labels(y if y is not None else data.y, len(data.X), op.model.config.classes, "ablate(y=...)")
     ds = op.explain(data, y, by=by, target=target, X_train=X_train, memory_limit=memory_limit)
     shape = (op.model.config.d_model, *decomposition.shape) if decomposition.per_feature else decomposition.shape
     chosen = _largest(ds["full_share"].values, len(shape), count) if named is None else named

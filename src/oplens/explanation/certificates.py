@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from oplens.explanation.operator import ExplicitOperator
 
+HIGHEST = 64
 ORDERS = (1, 2, 4, 8, 16)
 ROOM = 0.5  # tables reach this share of the training range beyond it; where a box reaches further there is no truncation certificate
 NICE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # radii of a decade
@@ -346,4 +347,8 @@ def _orders(orders: Any) -> list[int]:
     values = list(orders) if isinstance(orders, Sequence | np.ndarray) and not isinstance(orders, str) else []
     if not values or any(isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1 for k in values):
         raise ArgumentError(f"certify(orders={orders!r}): give whole numbers of at least 1, such as (2, 8, 16).")
+    if max(values) > HIGHEST:
+        raise ArgumentError(
+            f"certify(orders={orders!r}): orders beyond {HIGHEST} take minutes and certify no more; lower them."
+        )
     return sorted({int(k) for k in values})

@@ -70,7 +70,9 @@ def reduction_curve(
     """
     data = as_sequences(X)
     training.check_channels(op.model, data, "reduction_curve")
-    labels = training.labels_of(y if y is not None else data.y, len(data.X), "reduction_curve(y=...)")
+    labels = training.known_labels(
+        y if y is not None else data.y, len(data.X), op.model.config.classes, "reduction_curve(y=...)"
+    )
     total = stored_waves(op.model)
     counts = _powers_of_two(total) if kept is None else _counts(op, kept)
     reduction = Reduction.of(op, X_train, "reduction_curve")

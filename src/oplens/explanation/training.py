@@ -188,3 +188,14 @@ def labels_of(y: Any, n_cases: int, call: str) -> NDArray[np.str_] | None:
     if labels.ndim != 1 or len(labels) != n_cases:
         raise ArgumentError(f"{call}: expected one label for each of the {n_cases} cases, got shape {labels.shape}.")
     return labels.astype(str)
+
+
+def known_labels(y: Any, n_cases: int, classes: tuple[str, ...], call: str) -> NDArray[np.str_] | None:
+    """The same; a label that the model has no logit for would silently count as an error."""
+    labels = labels_of(y, n_cases, call)
+    unknown = [] if labels is None else sorted(set(labels.tolist()) - set(classes))
+    if unknown:
+        raise ArgumentError(
+            f"{call}: there are labels {', '.join(unknown[:5])}, the model knows {', '.join(classes)}; check the data, or leave them out."
+        )
+    return labels

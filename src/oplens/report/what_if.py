@@ -330,4 +330,6 @@ def _percent(share: float) -> str:
 def _margins(row: xr.Dataset) -> list[str]:
     """The margin before, predicted and achieved, with the digits that the largest of them deserves."""
     values = [float(row[name]) for name in ("start_target", "predicted_target", "achieved_target")]
-    return [cell(value, max(map(abs, values)), signed=True) for value in values]
+    texts = [cell(value, max(map(abs, values)), signed=True) for value in values]
+    # A change lands as near the other side as it can, and "0" would read as undecided.
+    return [*texts[:2], "just above 0" if texts[2] == "0" and values[2] > 0 else texts[2]]
