@@ -63,7 +63,7 @@ def reduction_curve(
     >>> from oplens.data import noisy_sinusoids
     >>> from oplens.explanation.reduction_curve import reduction_curve
     >>> data = noisy_sinusoids(n_cases=8, n_timepoints=40)
-    >>> op = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=4, d_state=8)), data)
+    >>> op = expand(S4D(S4DConfig(d_input=1, n_classes=2, d_model=4, d_state=8, classes=data.classes)), data)
     >>> ds = reduction_curve(op, data, kept=(2, 16))
     >>> ds.n_waves.values.tolist(), float(ds.agreement[-1])
     ([2, 16], 1.0)
