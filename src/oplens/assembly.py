@@ -98,8 +98,7 @@ def assemble(
     import xarray as xr
 
     from oplens.explanation import choose_cases, summarise
-    from oplens.explanation.changes import what_if_groups
-    from oplens.explanation.training import labels_of
+    from oplens.explanation.training import known_labels, labels_of
 
     if partitions is not None and (isinstance(partitions, str) or not isinstance(partitions, Sequence)):
         raise ArgumentError(
@@ -108,7 +107,7 @@ def assemble(
     say = progress or (lambda _: None)
     data = as_sequences(X)
     labels = labels_of(data.y if y is None else y, data.n_cases, "assemble(y=...)")
-    _check_labels(op, labels, data.source)
+    known_labels(labels, data.n_cases, op.model.config.classes, f"assemble: {data.source}")
     wanted_views = default_views(op) if views is None else check_views(op, views, "assemble")
     groups: dict[str, xr.Dataset] = {}
     first: xr.Dataset | None = None
@@ -128,23 +127,10 @@ def assemble(
     subject = Subject(op, named, labels, first["predicted"].values.tolist(), groups["inputs"]["case"].values.tolist())
     for name in wanted_views:
         say(VIEWS[name].words)
-        groups[name] = VIEWS[name].make(subject)
-        if name == "what_if":
-            groups |= what_if_groups(groups[name], subject.cases)
+        groups |= VIEWS[name].make(subject)
     headline = _baselines(op, data, labels, train, groups, say)
     root = xr.Dataset(attrs=_root_attributes(op, data, labels, title, headline))
     return xr.DataTree.from_dict({"/": root, **{f"/{name}": ds for name, ds in groups.items()}})
-
-
-def _check_labels(op: "ExplicitOperator", labels: Any, source: str) -> None:
-    """A label that the model has no logit for would silently count as an error."""
-    classes = op.model.config.classes
-    unknown = [] if labels is None else sorted(set(labels.tolist()) - set(classes))
-    if unknown:
-        raise ArgumentError(
-            f"assemble: {source} has the labels {', '.join(unknown[:5])}, the model knows {', '.join(classes)}; check the data, or "
-            "name the logits: load_checkpoint(classes=...), on the command line --classes."
-        )
 
 
 def _named(partitions: Sequence[Any], labels: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a result file can hold of an operator besides partitions, each one group: pages show whichever are there."""
+"""What a result file can hold of an operator besides partitions, each in groups of its own: pages show whichever are there."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from oplens.explanation import ExplicitOperator
+
+    Groups = dict[str, xr.Dataset]
 
 FRAMES = 1000  # steps of a ring's trajectory that a file keeps
 ABLATED = 24  # parts removed for the picture of ablations
@@ -37,48 +39,50 @@ class Subject:
         return list(first.values())[:count]
 
 
-def _ring(subject: Subject) -> "xr.Dataset":
+def _ring(subject: Subject) -> "Groups":
     cases = subject.shown(2)
     every = -(-int(subject.data.lengths[cases].max()) // FRAMES)
-    return subject.op.ring(subject.data, cases=cases, every=every)
+    return {"ring": subject.op.ring(subject.data, cases=cases, every=every)}
 
 
-def _certificates(subject: Subject) -> "xr.Dataset":
-    return subject.op.certify(subject.data, subject.labels, radius=None)
+def _certificates(subject: Subject) -> "Groups":
+    return {"certificates": subject.op.certify(subject.data, subject.labels, radius=None)}
 
 
-def _what_if(subject: Subject) -> "xr.Dataset":
-    return subject.op.steer(subject.data, subject.labels)
+def _what_if(subject: Subject) -> "Groups":
+    from oplens.explanation.changes import what_if_groups
+
+    return what_if_groups(subject.op.steer(subject.data, subject.labels), subject.cases)
 
 
-def _ablation(subject: Subject) -> "xr.Dataset":
-    return subject.op.ablate(subject.data, subject.labels, parts=ABLATED)
+def _ablation(subject: Subject) -> "Groups":
+    return {"ablation": subject.op.ablate(subject.data, subject.labels, parts=ABLATED)}
 
 
-def _kernels(subject: Subject) -> "xr.Dataset":
+def _kernels(subject: Subject) -> "Groups":
     from oplens.explanation import summarise_kernels
 
-    return summarise_kernels(subject.op)
+    return {"kernels": summarise_kernels(subject.op)}
 
 
-def _reduction(subject: Subject) -> "xr.Dataset":
-    return subject.op.reduction_curve(subject.data, subject.labels)
+def _reduction(subject: Subject) -> "Groups":
+    return {"reduction": subject.op.reduction_curve(subject.data, subject.labels)}
 
 
-def _ray(subject: Subject) -> "xr.Dataset":
+def _ray(subject: Subject) -> "Groups":
     # The shown cases only: a radius takes up to seconds a case in deep stacks.
     cases = list(subject.cases)
     some = subject.data.select(cases)
     ray, radii = subject.op.ray(some), subject.op.convergence(some)
     both = {name: radii[name] for name in ("convergence_radius", "growth_radius")}
-    return ray.assign(both).assign_coords(nearest=radii["nearest"], case=cases)
+    return {"ray": ray.assign(both).assign_coords(nearest=radii["nearest"], case=cases)}
 
 
 @dataclass(frozen=True)
 class View:
-    """How a group is made, a line for the progress of it, which models have it, and whether a page has it unasked."""
+    """How its groups are made, a line for the progress of it, which models have it, and whether a page has it unasked."""
 
-    make: Callable[[Subject], "xr.Dataset"]
+    make: Callable[[Subject], "Groups"]
     words: str
     fits: Callable[["ExplicitOperator"], bool]
     unasked: bool

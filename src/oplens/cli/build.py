@@ -1,10 +1,13 @@
 """`oplens build`: a function in, weights with a certificate out; the work is imported only when a verb runs."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from oplens.cli.interrupts import call
+
+NOTHING = "nothing was written"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,52 +34,36 @@ Shuffles = Annotated[int, typer.Option("--shuffles", help="Passes in shuffled or
 Seed = Annotated[int, typer.Option("--seed", help="Of random functions, samples and orders.")]
 
 
-@app.command()
-def lookup(
-    out: Out,
-    function: Function = None,
-    table: Table = None,
-    length: Length = None,
-    vocabulary: Vocabulary = 2,
-    dtype: Dtypes = None,
-    verify_budget: Budget = 1e10,
-    shuffles: Shuffles = 1,
-    seed: Seed = 0,
-) -> None:
-    """Construction A: log depth, one-hot codes of strings."""
-    _table("lookup", out, function, table, length, vocabulary, dtype, verify_budget, shuffles, seed)
+_TABLES = {
+    "lookup": "Construction A: log depth, one-hot codes of strings.",
+    "bits": "Construction B: log depth, bits of symbols.",
+    "depth2": "Construction C: two layers, uniform attention; built once per dtype, a folder each.",
+}
 
 
-@app.command()
-def bits(
-    out: Out,
-    function: Function = None,
-    table: Table = None,
-    length: Length = None,
-    vocabulary: Vocabulary = 2,
-    dtype: Dtypes = None,
-    verify_budget: Budget = 1e10,
-    shuffles: Shuffles = 1,
-    seed: Seed = 0,
-) -> None:
-    """Construction B: log depth, bits of symbols."""
-    _table("bits", out, function, table, length, vocabulary, dtype, verify_budget, shuffles, seed)
+def _table_command(kind: str, words: str) -> None:
+    """Add one construction of a table; they take the same options."""
+
+    @app.command(kind, help=words)
+    def build(
+        out: Out,
+        function: Function = None,
+        table: Table = None,
+        length: Length = None,
+        vocabulary: Vocabulary = 2,
+        dtype: Dtypes = None,
+        verify_budget: Budget = 1e10,
+        shuffles: Shuffles = 1,
+        seed: Seed = 0,
+    ) -> None:
+        from oplens.cli.constructions import build_table
+
+        arguments = (kind, out, function, table, length, vocabulary, dtype, verify_budget, shuffles, seed)
+        call(build_table, *arguments, left=NOTHING)
 
 
-@app.command()
-def depth2(
-    out: Out,
-    function: Function = None,
-    table: Table = None,
-    length: Length = None,
-    vocabulary: Vocabulary = 2,
-    dtype: Dtypes = None,
-    verify_budget: Budget = 1e10,
-    shuffles: Shuffles = 1,
-    seed: Seed = 0,
-) -> None:
-    """Construction C: two layers, uniform attention; built once per dtype, a folder each."""
-    _table("depth2", out, function, table, length, vocabulary, dtype, verify_budget, shuffles, seed)
+for _kind, _words in _TABLES.items():
+    _table_command(_kind, _words)
 
 
 Formula = Annotated[str, typer.Option("--function", help='Of x1, x2, ..., such as "abs(x1 - x2)".')]
@@ -110,21 +97,7 @@ def fourier(
     _real("fourier", out, function, degree, lipschitz, bounds, seed)
 
 
-def _table(*arguments: Any) -> None:
-    from oplens.cli.constructions import build_table
-
-    _call(build_table, *arguments)
-
-
 def _real(*arguments: Any) -> None:
     from oplens.cli.constructions import build_real
 
-    _call(build_real, *arguments)
-
-
-def _call(verb: Callable[..., None], *arguments: Any) -> None:
-    try:
-        verb(*arguments)
-    except KeyboardInterrupt:
-        typer.echo("oplens: interrupted; nothing was written.", err=True)
-        raise typer.Exit(130) from None
+    call(build_real, *arguments, left=NOTHING)

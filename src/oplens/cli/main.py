@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from oplens.cli.build import app as build_app
+from oplens.cli.interrupts import call
 from oplens.errors import OplensError
 
 app = typer.Typer(
@@ -174,12 +175,8 @@ def main() -> None:
 
 
 def _call(verb: Callable[..., None], *arguments: Any) -> None:
-    """Run a verb; Ctrl-C is a sentence as well."""
-    try:
-        verb(*arguments)
-    except KeyboardInterrupt:
-        typer.echo("oplens: interrupted; what was finished is kept, the same command continues.", err=True)
-        raise typer.Exit(130) from None
+    """Run a verb whose work an interrupt keeps."""
+    call(verb, *arguments, left="what was finished is kept, the same command continues")
 
 
 def _refuse(error: BaseException, debug: bool) -> None:

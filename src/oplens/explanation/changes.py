@@ -1,7 +1,6 @@
 """What steering found as a Dataset: the changes in the units of the data, what they do, and where their energy lies."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from oplens.data import SequenceData
 from oplens.errors import ArgumentError
-from oplens.explanation.decomposition import decompose
+from oplens.explanation.decomposition import PlainCases, decompose
 from oplens.explanation.explain import case_coords, concrete, part_coords
 from oplens.explanation.parts import Bands, Channels, Windows
 from oplens.explanation.training import chunks
@@ -23,15 +22,6 @@ if TYPE_CHECKING:
     from oplens.explanation.steering import Aim, Settings
 
 WINDOWS = 8  # of the table that says when a change happens
-
-
-@dataclass(frozen=True)
-class _Cases:
-    """What a decomposition of the input asks for: here of a change instead of the signal."""
-
-    x: Tensor
-    mask: Tensor
-    lengths: Tensor
 
 
 def assemble(
@@ -145,7 +135,7 @@ def _energies(
     x = torch.from_numpy(delta / np.array(config.preprocessing.scale)[:, None])
     lengths = torch.from_numpy(data.lengths)
     mask = (torch.arange(x.shape[-1])[None] < lengths[:, None]).double()
-    cases = _Cases(x, mask, lengths)
+    cases = PlainCases(x, mask, lengths)
     energies: dict[str, NDArray[np.float64]] = {}
     coords: dict[str, Any] = {}
     for part in (Channels(), Bands(), Windows(WINDOWS)):

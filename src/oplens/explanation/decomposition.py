@@ -32,6 +32,15 @@ class Cases(Protocol):
     def lengths(self) -> Tensor: ...
 
 
+@dataclass(frozen=True)
+class PlainCases:
+    """The same and no more: x (batch, d_input, length), mask (batch, length), lengths (batch,)."""
+
+    x: Tensor
+    mask: Tensor
+    lengths: Tensor
+
+
 class Decomposition(ABC):
     """Base: `dims` name the part axes, `shape` their sizes; `per_feature` says whether the feature axis is one of them."""
 

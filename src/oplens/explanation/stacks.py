@@ -23,7 +23,7 @@ from torch import Tensor
 
 from oplens.data import SequenceData
 from oplens.errors import ArgumentError
-from oplens.explanation.decomposition import InputDecomposition, decompose
+from oplens.explanation.decomposition import InputDecomposition, PlainCases, decompose
 from oplens.explanation.explain import attributes, case_coords, check_memory, complete, mode_table, part_coords
 from oplens.explanation.parts import LayerWaves, Waves
 from oplens.explanation.targets import Target
@@ -38,15 +38,6 @@ if TYPE_CHECKING:
     from oplens.explanation.operator import ExplicitOperator
 
 FROZEN = "GELU factors, gates and norm scales"
-
-
-@dataclass(frozen=True)
-class _Cases:
-    """What an input decomposition asks of a batch: x (batch, d_input, length), mask (batch, length), lengths (batch,)."""
-
-    x: Tensor
-    mask: Tensor
-    lengths: Tensor
 
 
 def explain_stack(
@@ -147,7 +138,7 @@ def _input_terms(
 ) -> dict[str, Tensor]:
     """The account of input parts: one entry per variable, cases first."""
     gradient, constant = frozen_gradient(model, trace, directions)
-    share, sources = decomposition.inputs(_Cases(trace.x.transpose(1, 2), trace.mask, lengths), gradient)
+    share, sources = decomposition.inputs(PlainCases(trace.x.transpose(1, 2), trace.mask, lengths), gradient)
     return {
         "full_share": share.transpose(0, 1),
         "source_full_share": sources[..., 1:].transpose(0, 1),

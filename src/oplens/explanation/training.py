@@ -196,6 +196,7 @@ def known_labels(y: Any, n_cases: int, classes: tuple[str, ...], call: str) -> N
     unknown = [] if labels is None else sorted(set(labels.tolist()) - set(classes))
     if unknown:
         raise ArgumentError(
-            f"{call}: there are labels {', '.join(unknown[:5])}, the model knows {', '.join(classes)}; check the data, or leave them out."
+            f"{call}: there are labels {', '.join(unknown[:5])}, the model knows {', '.join(classes)}; check the data, "
+            "or name the logits: load_checkpoint(classes=...), on the command line --classes."
         )
     return labels

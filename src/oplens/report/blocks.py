@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+    import xarray as xr
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,15 @@ class Section:
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     cards: Sequence[Card] = field(default_factory=tuple)
+
+
+def group(results: "xr.DataTree | xr.Dataset", name: str) -> "xr.Dataset | None":
+    """Return the group `name` of a result, or what is that group itself; None where the result has none."""
+    import xarray as xr
+
+    if isinstance(results, xr.Dataset):
+        return results
+    return results.children[name].to_dataset(inherit=False) if name in results.children else None
 
 
 def switched(name: str, questions: Mapping[str, Mapping[str, str]]) -> tuple[Switch | None, dict[str, tuple[str, ...]]]:

@@ -5,7 +5,7 @@ import xarray as xr
 
 from oplens.figures.kernels import first_kernel, kernel_gain, second_kernel
 from oplens.figures.style import number, significant
-from oplens.report.blocks import Limits, Picture, Section, switched
+from oplens.report.blocks import Limits, Picture, Section, group, switched
 
 
 def kernel_section(results: xr.DataTree | xr.Dataset, limits: Limits) -> list[Section]:
@@ -18,11 +18,9 @@ def kernel_section(results: xr.DataTree | xr.Dataset, limits: Limits) -> list[Se
     limits
         Smaller pages show fewer classes or pairs of channels.
     """
-    if isinstance(results, xr.DataTree):
-        if "kernels" not in results.children:
-            return []
-        results = results.children["kernels"].to_dataset(inherit=False)
-    ds = results
+    ds = group(results, "kernels")
+    if ds is None:
+        return []
     per_class = "class" in ds["h1"].dims
     classes = [str(c) for c in ds["class"].values] if per_class else [""]
     classes = classes[: max(1, min(len(classes), limits.variants // 3))]

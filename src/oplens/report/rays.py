@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from oplens.figures.rays import convergence_radii, ray_course, ray_error, target_size
 from oplens.figures.style import number, significant
-from oplens.report.blocks import Limits, Picture, Section, Table, switched
+from oplens.report.blocks import Limits, Picture, Section, Table, group, switched
 
 COURSES = 3  # ways drawn: the one followed best, a middling one, the one followed worst
 
@@ -21,11 +21,9 @@ def ray_section(results: xr.DataTree | xr.Dataset, limits: Limits) -> list[Secti
     limits
         Smaller pages draw fewer cases.
     """
-    if isinstance(results, xr.DataTree):
-        if "ray" not in results.children:
-            return []
-        results = results.children["ray"].to_dataset(inherit=False)
-    ray = results
+    ray = group(results, "ray")
+    if ray is None:
+        return []
     switch, keys = switched("ray", {"case": _cases(ray, min(COURSES, limits.cases, limits.variants))})
     start = str(ray.attrs.get("ray_start", "a baseline"))
     pictures = [

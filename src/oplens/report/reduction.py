@@ -5,7 +5,7 @@ import xarray as xr
 
 from oplens.figures.reduction import accuracy_by_waves, shown_frequencies, wave_importance
 from oplens.figures.style import number
-from oplens.report.blocks import Limits, Picture, Section, Table
+from oplens.report.blocks import Limits, Picture, Section, Table, group
 
 CLOSE = 0.02  # accuracy, or agreement, that a smaller model may lose and still be called as good
 
@@ -20,11 +20,9 @@ def reduction_section(results: xr.DataTree | xr.Dataset, limits: Limits) -> list
     limits
         The smallest pages leave the waves' bars out; they are named in words all the same.
     """
-    if isinstance(results, xr.DataTree):
-        if "reduction" not in results.children:
-            return []
-        results = results.children["reduction"].to_dataset(inherit=False)
-    ds = results
+    ds = group(results, "reduction")
+    if ds is None:
+        return []
     pictures = [
         Picture(
             "reduction-curve",

@@ -8,7 +8,7 @@ import xarray as xr
 from oplens.figures.ring import COLUMNS, FRAMES, ring_animation, space_time
 from oplens.figures.ring_waves import coupling_profile, dispersion
 from oplens.figures.style import number, significant
-from oplens.report.blocks import Limits, Picture, Section, Table, switched
+from oplens.report.blocks import Limits, Picture, Section, Table, group, switched
 
 # Features and cases shown: the most that fit the bytes a page of so many variants may spend on rings.
 _SHOWN = ((3, 2), (2, 2), (2, 1), (1, 1))
@@ -26,11 +26,9 @@ def ring_section(results: xr.DataTree | xr.Dataset, limits: Limits) -> list[Sect
     limits
         Smaller pages show fewer features and cases; the table always holds all features.
     """
-    if isinstance(results, xr.DataTree):
-        if "ring" not in results.children:
-            return []
-        results = results.children["ring"].to_dataset(inherit=False)
-    ds = results
+    ds = group(results, "ring")
+    if ds is None:
+        return []
     features, cases = _choices(ds, limits)
     switch, keys = switched("ring", {"feature": features, "case": cases})
     chosen = {key: (int(case), int(feature)) for key, (feature, case) in keys.items()}
