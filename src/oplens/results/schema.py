@@ -16,6 +16,7 @@ _SINGLE = (
     *("case", "class", "channel", "band", "window", "feature", "wave", "pair", "order", "time", "lag", "site", "layer"),
     *("head", "token", "radius", "epoch", "seed", "subject", "source", "baseline", "rank", "quantity"),
     *("stimulus", "wavenumber", "displacement", "n_waves", "position", "position_2"),
+    *("layer_2", "token_2", "neuron", "sigma"),
 )
 DIMENSIONS = (*_SINGLE, *(f"{name}_2" for name in (*PART_DIMENSIONS, "source")))
 
