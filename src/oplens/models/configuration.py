@@ -17,6 +17,9 @@ from oplens.operators.trainable import initial_ring_poles, position_of
 from oplens.operators.travel import delay_limits
 
 ARCHITECTURES = ("plain", "reference")
+READOUTS = ("gelu", "polynomial")
+POOLINGS = ("mean", "none")
+HIGHEST_DEGREE = 64  # beyond it powers of pre-activations leave double precision
 LARGEST_SIZE = (
     2**20
 )  # a larger one is a damaged file, and building it would take all memory before anything is compared
@@ -128,6 +131,14 @@ class S4DConfig:
         Angle in radians that the sites of every ring first hear each other late by, poles times exp(-i phase_delay); learned
         afterwards, feature by feature, always inside the limits at which every wave decays. None: no delay. Rings may be delayed
         whether they are trained by their coupling or by their poles.
+    readout : {"gelu", "polynomial"}
+        What a pre-activation goes through. `polynomial`: sum_k polynomial[h, k] z^k, with coefficients of each feature's own that are
+        parameters of the model; then the model is a finite Volterra series (plain architecture only).
+    degree : int, optional
+        Of the polynomial readout, 1 to 64; needed by it and by no other.
+    pooling : {"mean", "none"}
+        `mean` over time, one decision per case. `none`: one output per step, y(t) = W g(z(t)) + bias, as a filter gives (plain
+        architecture only).
 
     Examples
     --------
@@ -138,6 +149,8 @@ class S4DConfig:
     ... except ArgumentError as error:
     ...     print(str(error).split(":")[0], "|", str(error).split(";")[1])
     S4DConfig(phase_delay=0.1) |  phases between -1.5708 and 0.0227325 keep every wave decaying.
+    >>> S4DConfig(d_input=1, n_classes=1, readout="polynomial", degree=2, pooling="none").degree
+    2
     """
 
     d_input: int
@@ -158,6 +171,9 @@ class S4DConfig:
     initialisation: str = "lin"
     coupling: int | None = None
     phase_delay: float | None = None
+    readout: str = "gelu"
+    degree: int | None = None
+    pooling: str = "mean"
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -188,6 +204,7 @@ class S4DConfig:
                 f"S4DConfig(initialisation={self.initialisation!r}): choose one of {', '.join(INITIALISATIONS)}."
             )
         self._check_ring()
+        self._check_readout()
         if not 0 <= self.dropout < 1:
             raise ArgumentError(f"S4DConfig(dropout={self.dropout}): must be at least 0 and below 1.")
         if not 0 < self.dt_min <= self.dt_max < math.inf:
@@ -217,10 +234,13 @@ class S4DConfig:
             if isinstance(value, bool) or not isinstance(value, numbers.Integral):
                 raise ArgumentError(f"S4DConfig({name}={value!r}): expected an integer.")
             object.__setattr__(self, name, int(value))
-        if self.coupling is not None:
-            if isinstance(self.coupling, bool) or not isinstance(self.coupling, numbers.Integral):
-                raise ArgumentError(f"S4DConfig(coupling={self.coupling!r}): expected an integer or None.")
-            object.__setattr__(self, "coupling", int(self.coupling))
+        for name in ("coupling", "degree"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+                raise ArgumentError(f"S4DConfig({name}={value!r}): expected an integer or None.")
+            object.__setattr__(self, name, int(value))
         for name in ("dropout", "dt_min", "dt_max", "sampling_rate", "phase_delay"):
             value = getattr(self, name)
             if value is None and name in ("sampling_rate", "phase_delay"):
@@ -257,6 +277,26 @@ class S4DConfig:
                 f"S4DConfig(phase_delay={phase:g}): the rings would start {start}, their largest Re lambda would be {largest:.3g} "
                 f"(initialisation={self.initialisation!r}, d_state={self.d_state}, coupling={self.coupling}); phases between "
                 f"{low:.6g} and {high:.6g} keep every wave decaying."
+            )
+
+    def _check_readout(self) -> None:
+        for name, known in (("readout", READOUTS), ("pooling", POOLINGS)):
+            if getattr(self, name) not in known:
+                raise ArgumentError(f"S4DConfig({name}={getattr(self, name)!r}): choose one of {', '.join(known)}.")
+        if self.architecture != "plain":
+            for name, value in (("readout", "polynomial"), ("pooling", "none")):
+                if getattr(self, name) == value:
+                    raise ArgumentError(
+                        f"S4DConfig({name}={value!r}, architecture={self.architecture!r}): the reference architecture has GELU, gates, "
+                        "norms and a mean over time, as its checkpoints do; use architecture='plain'."
+                    )
+        if self.readout == "gelu" and self.degree is not None:
+            raise ArgumentError(
+                f"S4DConfig(degree={self.degree}): only readout='polynomial' has a degree; give that, or leave degree out."
+            )
+        if self.readout == "polynomial" and (self.degree is None or not 1 <= self.degree <= HIGHEST_DEGREE):
+            raise ArgumentError(
+                f"S4DConfig(readout='polynomial', degree={self.degree}): give the polynomial's degree, 1 to {HIGHEST_DEGREE}."
             )
 
     @property

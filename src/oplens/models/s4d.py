@@ -4,6 +4,9 @@ r"""The S4D sequence classifier: the plain architecture of the paper and the ref
     reference  x_0 = E x + e;  x_l = LN(x_{l-1} + GLU(Conv(GELU(S4D(x_{l-1})))))   (post-norm; pre-norm moves LN before S4D)
                logits = W mean_t x_L(t) + bias
 
+In the plain architecture GELU may be a polynomial of each feature's own, and the mean may be left out: y(t) = W g(z(t)) + bias at every
+step. With both the model is a finite Volterra series, which GELU can never be exactly.
+
 Parameter names equal those of the reference implementation, so its state dictionaries load as they are.
 """
 
@@ -22,6 +25,7 @@ from oplens.models.configuration import S4DConfig
 from oplens.operators import diagonal, trainable
 from oplens.operators.initialisation import initial_poles
 from oplens.operators.mixing import mixed_convolution, mixed_convolution_step
+from oplens.operators.polynomial import Series, gelu_coefficients
 
 Mode = Literal["convolution", "recurrence", "step"]
 
@@ -115,7 +119,10 @@ class LayerTrace:
 
 @dataclass(frozen=True)
 class Trace:
-    """A forward pass with everything in it: preprocessed input (batch, length, d_input), mask (batch, length), layers, logits."""
+    """A forward pass with everything in it: preprocessed input (batch, length, d_input), mask (batch, length), layers, logits.
+
+    Without pooling `pooled` (batch, length, d_model) and `logits` (batch, length, n_classes) keep their steps, 0 on padding.
+    """
 
     x: Tensor
     mask: Tensor
@@ -143,17 +150,48 @@ class S4D(nn.Module):
         self.s4_layers = nn.ModuleList(S4DLayer(config) for _ in range(config.n_layers))
         if config.architecture == "reference":
             self.norms = nn.ModuleList(nn.LayerNorm(config.d_model) for _ in range(config.n_layers))
+        if config.degree is not None:
+            self.polynomial = nn.Parameter(initial_polynomial(config.degree).repeat(config.d_model, 1))
         self.dropout = nn.Dropout1d(config.dropout)
         self.decoder = nn.Linear(config.d_model, config.n_classes)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Logits (batch, n_classes) of raw sequences x (batch, length, d_input); steps at or past `lengths` (batch,) are ignored."""
+        """Logits (batch, n_classes) of raw sequences x (batch, length, d_input); steps at or past `lengths` (batch,) are ignored.
+
+        Without pooling (batch, length, n_classes), 0 at the steps that are ignored.
+        """
         if self.config.architecture == "reference":
             return self.trace(x, lengths).logits
         x, mask = self.preprocess(x, lengths)
-        activated = self.dropout(functional.gelu(self._plain_preactivation(x, mask)))
+        activated = self.dropout(self.readout(self._plain_preactivation(x, mask).transpose(1, 2)).transpose(1, 2))
+        if self.config.pooling == "none":
+            return self._each_step(activated.transpose(1, 2), mask)
         logits: Tensor = self.decoder(_pool(activated, mask if lengths is not None else None))
         return logits
+
+    def readout(self, z: Tensor) -> Tensor:
+        """What a pre-activation z (..., d_model) goes through: GELU, or each feature's own polynomial.
+
+        Examples
+        --------
+        >>> model = S4D(S4DConfig(1, 1, d_model=1, d_state=2, readout="polynomial", degree=2))
+        >>> with torch.no_grad():
+        ...     model.polynomial.copy_(torch.tensor([[1.0, 0.0, 3.0]])).shape
+        torch.Size([1, 3])
+        >>> model.readout(torch.tensor([[2.0]])).tolist()
+        [[13.0]]
+        """
+        if self.config.readout == "gelu":
+            return functional.gelu(z)
+        coefficients = self.polynomial.to(z.dtype).unbind(-1)
+        value = coefficients[-1].expand_as(z)
+        for coefficient in coefficients[-2::-1]:
+            value = value * z + coefficient
+        return value
+
+    def _each_step(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        logits: Tensor = self.decoder(hidden)
+        return torch.where(mask[..., None] > 0, logits, 0)
 
     def preprocess(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Standardised input (batch, length, d_input), zero on padding, and the mask (batch, length) in the model's dtype."""
@@ -195,7 +233,7 @@ class S4D(nn.Module):
                 u, scale = self._norm(index, hidden)
                 u = u * keep
             z = run_system(layer.system(), u, mode)
-            activated = self._drop(functional.gelu(z))
+            activated = self._drop(self.readout(z))
             if not reference:
                 layers.append(LayerTrace(u, z, None, None, None))
                 hidden = activated
@@ -207,6 +245,9 @@ class S4D(nn.Module):
                 hidden, scale = self._norm(index, hidden)
             hidden = hidden * keep
             layers.append(LayerTrace(u, z, mixed, gate, scale))
+        if self.config.pooling == "none":
+            pooled = torch.where(keep > 0, hidden, 0)
+            return Trace(x, mask, encoded, tuple(layers), pooled, self._each_step(hidden, mask))
         pooled = _pool(hidden.transpose(1, 2), mask)
         return Trace(x, mask, encoded, tuple(layers), pooled, self.decoder(pooled))
 
@@ -277,6 +318,19 @@ class S4D(nn.Module):
             raise ArgumentError(
                 f"S4D: lengths must hold one number between 1 and {x.shape[1]} for each of the {x.shape[0]} cases."
             )
+
+
+def initial_polynomial(degree: int) -> Tensor:
+    """Coefficients (degree + 1,) of the polynomial nearest to GELU under a standard normal distribution: where a readout starts.
+
+    Examples
+    --------
+    >>> [round(value, 4) for value in initial_polynomial(2).tolist()]
+    [0.0705, 0.5, 0.2116]
+    """
+    zero = torch.zeros(1, dtype=torch.float64)
+    coefficients = gelu_coefficients(zero, zero + 1, degree)
+    return Series.hermite(zero, zero + 1, coefficients).powers()[0].float()
 
 
 def run_system(system: diagonal.DiagonalSystem, u: Tensor, mode: Mode) -> Tensor:
