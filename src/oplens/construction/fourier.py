@@ -162,12 +162,23 @@ def ridges(values: NDArray[np.float64], D: int) -> tuple[NDArray[np.int64], NDAr
     c = values
     for _ in range(n):
         c = np.tensordot(c, transform, axes=(0, 1))  # the axis goes last, so after n rounds the order is the old one
+    kappa = wavenumbers(n, D)
+    a = c[tuple(np.abs(kappa).T)]
+    return kappa, np.where(np.arange(len(kappa)) > 0, 2 * a, a)
+
+
+def wavenumbers(n: int, D: int) -> NDArray[np.int64]:
+    """(((2D+1)^n + 1)/2, n): 0 first; of every other pair +-kappa the one whose first non-zero entry is positive.
+
+    Examples
+    --------
+    >>> wavenumbers(2, 1).tolist()
+    [[0, 0], [0, 1], [1, -1], [1, 0], [1, 1]]
+    """
     axes = np.meshgrid(*[np.arange(-D, D + 1)] * n, indexing="ij")
     kappa = np.stack([axis.ravel() for axis in axes], 1)
     # The order is lexicographic: 0 stands in the middle, and after it come those whose first non-zero entry is positive.
-    kappa = kappa[len(kappa) // 2 :]
-    a = c[tuple(np.abs(kappa).T)]
-    return kappa, np.where(np.arange(len(kappa)) > 0, 2 * a, a)
+    return kappa[len(kappa) // 2 :]
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def build_lookup(
     V, n, m, K = table.vocabulary, table.length, table.outputs, n_frequencies
     halving = Halving.of(n)
     codes = [V**w for w in halving.widths]  # sizes of one-hot codes, the last of them V^n
-    own, fetched, width = _slots(codes, K, m)
+    own, fetched, width = code_slots(codes, K, m)
     sizes: dict[str, Any] = _sizes(codes, width, V, m, K, causal)
     nonzeros = int(lookup_size(n, V, K, m)["nonzeros"]) if n > 1 else 2 * V + m * V
     sizes["weights"] = choose_weights(call, sizes, nonzeros + m, dtype, weights, memory_limit)
@@ -144,7 +144,7 @@ def build_lookup(
     return model, finish("lookup", model, dtype, rounding, temperature, margins)
 
 
-def _slots(codes: list[int], K: int, outputs: int) -> tuple[list[int], list[int], int]:
+def code_slots(codes: list[int], K: int, outputs: int) -> tuple[list[int], list[int], int]:
     """First coordinates of own and fetched codes, layer by layer, and the residual width."""
     own, fetched, width = [], [], 2 * K
     for size in codes[:-1] or codes:

@@ -1,0 +1,430 @@
+"""A built model as a result: its certificate, its verification, and what some inputs do in it layer by layer."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import NDArray
+
+from oplens.construction.certificate import Certificate
+from oplens.construction.function import FunctionTable
+from oplens.construction.layouts import Sizes, read_holdings, tolerance
+from oplens.construction.real_functions import MeasuredError, evaluate
+from oplens.construction.steps import walk
+from oplens.construction.terms import answer_terms
+from oplens.construction.verification import Verification
+from oplens.errors import ArgumentError
+from oplens.models.transformer import Transformer
+from oplens.models.transformer_layers import SparseLinear
+from oplens.results import provenance
+
+CASES = 4  # inputs that are drawn unless others are asked for
+TERMS = 12  # terms of an answer that are kept by name
+_POINTS, _SIDE = 241, 49  # of a section; of a map's side
+Variable = tuple[Any, Any, dict[str, str]]
+
+
+def draw_table(
+    model: Transformer,
+    table: FunctionTable,
+    certified: Sequence[tuple[Certificate, Verification]],
+    examples: Sequence[Sequence[int]] | None = None,
+    seed: int = 0,
+) -> xr.DataTree:
+    """What `oplens build` writes of a construction on symbols (lookup, bits, depth2), for :func:`oplens.report.render`.
+
+    Parameters
+    ----------
+    model : Transformer
+        Is run; everything drawn of it is read from this run.
+    table : FunctionTable
+        What it was built from.
+    certified : sequence of (Certificate, Verification)
+        The model's own first; further ones are of the same function built for other dtypes.
+    examples : sequence of inputs, optional
+        Drawn layer by layer; by default wrong ones, if verification found any, and some of different values.
+    seed : int
+        Of the default examples.
+
+    Returns
+    -------
+    xr.DataTree
+        Groups `construction`, `construction_margins`, `construction_checks`, `construction_states`, `construction_maps`,
+        `construction_terms`; see docs/schema.md.
+
+    Examples
+    --------
+    >>> from oplens.construction import FunctionTable, build_lookup, verify
+    >>> table = FunctionTable.from_family("parity", vocabulary=2, length=4)
+    >>> model, certificate = build_lookup(table)
+    >>> tree = draw_table(model, table, [(certificate, verify(model, table))], examples=[[1, 0, 1, 1]])
+    >>> tree["construction_states"].known.sel(layer=1, case=0).values[-1].tolist()
+    [nan, nan, 1.0, 1.0]
+    """
+    certificate, verification = certified[0]
+    sizes = Sizes(table.vocabulary, table.length, table.outputs, model.config.n_frequencies, symbols=table.symbols)
+    inputs, why = _table_examples(table, verification, examples, seed)
+    tree = _tree(model, [pair[0] for pair in certified], f"{certificate.construction}: {table.name}")
+    checks = [check for _, found in certified for check in found.checks]
+    tree.attrs |= {
+        "headline": _table_headline(table, certificate, [found for _, found in certified]),
+        "data": json.dumps({"name": table.name, "cases": len(table), "length": table.length}),
+    }
+    attributes = provenance(source=f"build {certificate.construction}: {table.name}", dtype=certificate.dtype, seed=seed)
+    verified = json.dumps(dataclasses.asdict(dataclasses.replace(verification, checks=())))
+    tree["/construction_checks"] = xr.DataTree(
+        _checks(checks, "exact" if verification.mode == "exhaustive" else "measured").assign_attrs(
+            attributes, verification=verified
+        )
+    )
+    _add_cases(tree, model, certificate, sizes, torch.from_numpy(inputs), table(inputs), why, attributes)
+    return tree
+
+
+def draw_real(
+    model: Transformer,
+    f: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    certificate: Certificate,
+    found: MeasuredError,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    name: str = "f",
+    examples: Sequence[Sequence[float]] | None = None,
+    seed: int = 0,
+) -> xr.DataTree:
+    """The same of a construction on reals (fourier, piecewise-linear).
+
+    Parameters
+    ----------
+    model, f, certificate, bounds
+        As built.
+    found : MeasuredError
+        Of :func:`oplens.construction.real_functions.sup_error`; sections and the map go through its point.
+    name : str
+        What the function is called.
+    examples : sequence of points, optional
+        Drawn layer by layer; by default that of the largest error, the middle, and a random one.
+
+    Returns
+    -------
+    xr.DataTree
+        Groups as of :func:`draw_table`, with `construction_slices` and, for two variables or more, `construction_surface`.
+
+    Notes
+    -----
+    Cost: n evaluations of 241 points, and 49^2 for the map.
+    """
+    n = model.config.max_length or 1
+    sizes = Sizes(2, n, 1, model.config.n_frequencies, bounds)
+    points, why = _real_examples(n, found, bounds, examples, seed)
+    tree = _tree(model, [certificate], f"{certificate.construction}: {name}")
+    tree.attrs |= {
+        "headline": f"{name} is computed in {certificate.depth} layers within {certificate.error_bound:.3g} everywhere (certified); the "
+        f"largest error found at {found.evaluations:,} points is {found.value:.3g}.",
+        "data": json.dumps({"name": name, "length": n}),
+    }
+    attributes = provenance(source=f"build {certificate.construction}: {name}", dtype=certificate.dtype, seed=seed)
+    tree["/construction_checks"] = xr.DataTree(
+        xr.Dataset(
+            {
+                "inputs": _variable("rank", [found.evaluations], "points at which the error was looked at"),
+                "largest_error": _variable("rank", [found.value], "largest error found", _VALUE, "measured"),
+            },
+            {"dtype_of": ("rank", [certificate.dtype]), "order_of": ("rank", ["grid, random points, local search"])},
+            attributes,
+        )
+    )
+    x = torch.from_numpy(points).to(next(model.parameters()).dtype)[..., None]
+    _add_cases(tree, model, certificate, sizes, x, np.asarray(f(points))[:, None], why, attributes)
+    tree["/construction_slices"] = xr.DataTree(_slices(model, f, found, bounds).assign_attrs(attributes))
+    if n > 1:
+        tree["/construction_surface"] = xr.DataTree(_surface(model, f, found, bounds).assign_attrs(attributes))
+    return tree
+
+
+_VALUE = "units of the function's values"
+
+
+def _variable(dims: Any, values: Any, long_name: str, units: str = "1", claim: str = "exact") -> Variable:
+    return dims, values, {"units": units, "long_name": long_name, "claim": claim}
+
+
+def _tree(model: Transformer, certificates: Sequence[Certificate], title: str) -> xr.DataTree:
+    """Root, certificate and margins."""
+    certificate, config = certificates[0], model.config
+    facts = {
+        "architecture": f"transformer, {'decoder' if config.causal else 'encoder'}, {config.weights} weights",
+        "construction": certificate.construction,
+        "n_layers": config.n_layers,
+        "d_model": config.d_model,
+        "n_parameters": certificate.dense,
+        "n_nonzeros": certificate.sparse,
+        "dtype": certificate.dtype,
+    }
+    attributes = provenance(
+        source=f"build {certificate.construction}",
+        dtype=certificate.dtype,
+        certificate=certificate.to_dict(),
+        statement=certificate.statement,
+        hypotheses=list(certificate.hypotheses),
+        construction=certificate.construction,
+    )
+    margins = [margin for item in certificates for margin in item.margins]
+    tree = xr.DataTree.from_dict(
+        {
+            "/": xr.Dataset(attrs={"title": title, "model": json.dumps(facts)}),
+            "/construction": _sizes_dataset(model, certificate).assign_attrs(attributes),
+        }
+    )
+    if margins:
+        tree["/construction_margins"] = xr.DataTree(
+            xr.Dataset(
+                {
+                    "required": _variable("rank", [m.required for m in margins], "what exactness needs", "1", "bound"),
+                    "delivered": _variable(
+                        "rank", [m.delivered for m in margins], "what the weights give at the worst rounding", "1", "bound"
+                    ),
+                },
+                {"dtype_of": ("rank", [m.dtype for m in margins]), "compared": ("rank", [m.quantity for m in margins])},
+            )
+        )
+    return tree
+
+
+def _sizes_dataset(model: Transformer, certificate: Certificate) -> xr.Dataset:
+    layers = np.arange(1, model.config.n_layers + 1)
+    blocks = [model.block(index) for index in range(model.config.n_layers)]
+    counts = np.array([_weights(block) for block in blocks])
+    names, values = zip(*certificate.error_parts, strict=True)
+    return xr.Dataset(
+        {
+            "hidden_units": _variable("layer", np.array(certificate.hidden), "hidden units"),
+            "n_heads": _variable("layer", [layer.n_heads for layer in model.config.layers], "attention heads"),
+            "nonzeros": _variable("layer", counts[:, 1], "weights that are not 0"),
+            "places": _variable("layer", counts[:, 0], "places for weights in the dense model"),
+            "error_part": _variable("quantity", np.array(values), "part of the error bound", _VALUE, "bound"),
+            "error_bound": _variable((), certificate.error_bound, "bound on the error everywhere", _VALUE, "bound"),
+            "width": _variable((), certificate.width, "coordinates of the residual stream"),
+            "dense": _variable((), certificate.dense, "places for weights in the dense model"),
+            "sparse": _variable((), certificate.sparse, "weights that are not 0"),
+        },
+        {"layer": layers, "quantity": list(names)},
+    )
+
+
+def _weights(block: torch.nn.Module) -> tuple[int, int]:
+    """Places of the dense form, and weights that are not 0."""
+    sparse = [module for module in block.modules() if isinstance(module, SparseLinear)]
+    stored = sum(parameter.numel() for parameter in block.parameters())
+    places = stored + sum(module.d_input * module.d_output - module.nonzeros for module in sparse)
+    return places, sum(int(torch.count_nonzero(parameter)) for parameter in block.parameters())
+
+
+def _checks(checks: Sequence[Any], claim: str) -> xr.Dataset:
+    return xr.Dataset(
+        {
+            "inputs": _variable("rank", [check.inputs for check in checks], "inputs run"),
+            "errors": _variable("rank", [check.errors for check in checks], "outputs that are not f to the last bit", "1", claim),
+            "largest_error": _variable(
+                "rank", [check.largest_error for check in checks], "largest difference from f", _VALUE, claim
+            ),
+        },
+        {
+            "dtype_of": ("rank", [check.dtype for check in checks]),
+            "order_of": ("rank", [check.order for check in checks]),
+        },
+    )
+
+
+def _table_headline(table: FunctionTable, certificate: Certificate, found: Sequence[Verification]) -> str:
+    names = list(dict.fromkeys(check.dtype for item in found for check in item.checks))
+    orders = max(len({check.order for check in item.checks}) for item in found)
+    errors, checks = sum(item.errors for item in found), [check for item in found for check in item.checks]
+    layers = f"{certificate.depth} layer{'s' if certificate.depth > 1 else ''}"
+    run = checks[0].inputs
+    inputs = f"all {run:,} inputs" if found[0].mode == "exhaustive" else f"{run:,} of {len(table):,} inputs"
+    passes = f"in {', '.join(names)}" + (f", each in {orders} orders of summation" if orders > 1 else "")
+    verdict = "no output is wrong" if not errors else f"{errors:,} outputs are WRONG"
+    return f"{table.name} in {layers}: {inputs} run {passes}; {verdict}."
+
+
+def _table_examples(
+    table: FunctionTable, verification: Verification, examples: Sequence[Sequence[int]] | None, seed: int
+) -> tuple[NDArray[np.int64], list[str]]:
+    if examples is not None:
+        inputs = np.array(examples)
+        table(inputs)  # refuses what is no input
+        return inputs, ["asked for"] * len(inputs)
+    rng = np.random.default_rng(seed)
+    wrong = list(dict.fromkeys(c.first_wrong for c in verification.checks if c.first_wrong is not None))[:CASES]
+    inputs, why = [list(x) for x in wrong], ["the answer is wrong"] * len(wrong)
+    _, group, counts = np.unique(table.values, axis=0, return_inverse=True, return_counts=True)
+    # The most frequent values first, one input of each, and again from the start.
+    order = np.argsort(-counts, kind="stable")
+    pools = [rng.permutation(np.flatnonzero(group.ravel() == value)) for value in order[:CASES]]
+    for turn in range(CASES):
+        for pool in pools:
+            if turn < len(pool) and len(inputs) < min(CASES, len(table)):
+                inputs.append(table.inputs_at(pool[turn : turn + 1])[0].tolist())
+                why.append("drawn at random among the inputs of its value")
+    return np.array(inputs), why
+
+
+def _real_examples(
+    n: int,
+    found: MeasuredError,
+    bounds: tuple[float, float],
+    examples: Sequence[Sequence[float]] | None,
+    seed: int,
+) -> tuple[NDArray[np.float64], list[str]]:
+    low, high = bounds
+    if examples is not None:
+        points = np.array(examples, dtype=np.float64)
+        if points.ndim != 2 or points.shape[1] != n or not ((points >= low) & (points <= high)).all():
+            raise ArgumentError(
+                f"draw_real(examples of shape {points.shape}): give points of {n} numbers from {low:g} to {high:g}."
+            )
+        return points, ["asked for"] * len(points)
+    random = low + (high - low) * np.random.default_rng(seed).random(n)
+    middle = np.linspace(low, high, n + 2)[1:-1]
+    return np.stack((np.array(found.point), middle, random)), [
+        "the largest error found",
+        "evenly spread",
+        "drawn at random",
+    ]
+
+
+def _add_cases(
+    tree: xr.DataTree,
+    model: Transformer,
+    certificate: Certificate,
+    sizes: Sizes,
+    inputs: torch.Tensor,
+    values: NDArray[np.float64],
+    why: list[str],
+    attributes: dict[str, Any],
+) -> None:
+    """States, maps and terms of the examples, one after the other."""
+    dtype = next(model.parameters()).dtype
+    allowed = tolerance(certificate.construction, sizes, dtype)
+    states, maps, terms = [], [], []
+    for x in inputs:
+        steps = walk(model, x[None])
+        given = x.double().numpy().reshape(-1)
+        holdings = read_holdings(certificate.construction, steps, sizes)
+        states.append((holdings.known, holdings.wrong(given, steps.used, allowed), steps.used, steps.firing))
+        maps.append(steps.weights)
+        terms.append((answer_terms(certificate.construction, model, steps, sizes), steps.output))
+    coordinates = {
+        "case": np.arange(len(inputs)),
+        "why": ("case", why),
+        "token": np.arange(1, sizes.length + 1),
+        "text": (("case", "token"), _texts(inputs, sizes)),
+    }
+    layers = {"layer": np.arange(model.config.n_layers + 1), "token_2": coordinates["token"]}
+    known, wrong, used, firing = (np.stack(part) for part in zip(*states, strict=True))
+    firing = np.concatenate((np.zeros_like(firing[:, :1]), firing), 1)  # the embedding has no units
+    what = "symbol" if inputs.ndim == 2 else "number"
+    claim = "bound" if allowed else "exact"
+    tree["/construction_states"] = xr.DataTree(
+        xr.Dataset(
+            {
+                "known": _variable(
+                    ("case", "layer", "token", "token_2"), known, f"{what} of position token_2 that position token holds", "1", claim
+                ),
+                "wrong": _variable(("case", "layer", "token", "token_2"), wrong.astype(np.int8), "is not what it should be"),
+                "used": _variable(("case", "layer", "token"), used.astype(np.int8), "the answer is made of it"),
+                "firing": _variable(("case", "layer", "token"), firing, "hidden units above 0"),
+            },
+            {**coordinates, **layers},
+            {**attributes, "tolerance": allowed, "what": what, "construction": certificate.construction},
+        )
+    )
+    tree["/construction_maps"] = xr.DataTree(
+        xr.Dataset(
+            {
+                "weight": _variable(
+                    ("case", "layer", "head", "token", "token_2"), np.stack(maps).astype(np.float32), "attention weight"
+                )
+            },
+            {**coordinates, **layers, "layer": layers["layer"][1:], "head": np.arange(maps[0].shape[1])},
+            attributes,
+        )
+    )
+    tree["/construction_terms"] = xr.DataTree(_terms(terms, values, sizes).assign_coords(
+        {name: coordinates[name] for name in ("case", "why")}
+    ).assign_attrs(attributes))
+
+
+def _texts(inputs: torch.Tensor, sizes: Sizes) -> list[list[str]]:
+    if inputs.ndim == 3:
+        return [[f"{value:.4g}" for value in x.double().reshape(-1).tolist()] for x in inputs]
+    return [[sizes.name(symbol) for symbol in x] for x in inputs.tolist()]
+
+
+def _terms(terms: list[Any], values: NDArray[np.float64], sizes: Sizes) -> xr.Dataset:
+    most = min(TERMS, max(len(found.labels) for found, _ in terms))
+    shape = (len(terms), most, sizes.outputs)
+    contribution, labels = np.full(shape, np.nan), np.full(shape[:2], "", dtype=object)
+    rest, count = np.zeros((len(terms), sizes.outputs)), np.zeros(len(terms), dtype=np.int64)
+    for case, (found, _) in enumerate(terms):
+        kept = min(most, len(found.labels))
+        contribution[case, :kept], labels[case, :kept] = found.values[:kept], found.labels[:kept]
+        rest[case], count[case] = found.values[kept:].sum(0), len(found.labels)
+    dims = ("case", "quantity")
+    return xr.Dataset(
+        {
+            "contribution": _variable(("case", "rank", "quantity"), contribution, "what a term adds to the answer", _VALUE),
+            "rest": _variable(dims, rest, "smaller terms together", _VALUE),
+            "constant": _variable(dims, np.stack([t.constant for t, _ in terms]), "constant of the answer", _VALUE),
+            "answer": _variable(dims, np.stack([output for _, output in terms]), "the model's output", _VALUE),
+            "wanted": _variable(dims, values, "the function's value", _VALUE),
+            "n_terms": _variable("case", count, "terms that are not 0"),
+        },
+        {
+            "member": (("case", "rank"), labels.astype(str)),
+            "quantity": [f"output {k + 1}" for k in range(sizes.outputs)] if sizes.outputs > 1 else ["output"],
+        },
+    )
+
+
+def _slices(model: Transformer, f: Callable[..., Any], found: MeasuredError, bounds: tuple[float, float]) -> xr.Dataset:
+    """Lines along every axis through the point of the largest error."""
+    low, high = bounds
+    point = np.array(found.point)
+    grid = np.stack([np.sort(np.append(np.linspace(low, high, _POINTS - 1), value)) for value in point])
+    along, model_values, wanted = [], [], []
+    for axis, places in enumerate(grid):
+        points = np.tile(point, (len(places), 1))
+        points[:, axis] = places
+        others = ", ".join(f"x{j + 1} = {value:.3g}" for j, value in enumerate(point) if j != axis)
+        along.append(f"x{axis + 1}" + (f" at {others}" if others else ""))
+        model_values.append(evaluate(model, points, bounds))
+        wanted.append(np.asarray(f(points), dtype=np.float64))
+    dims = ("rank", "position")
+    answers, values = np.stack(model_values), np.stack(wanted)
+    return xr.Dataset(
+        {
+            "answer": _variable(dims, answers, "the model's output", _VALUE),
+            "wanted": _variable(dims, values, "the function's value", _VALUE),
+            "error": _variable(dims, np.abs(answers - values), "abs(model - function)", _VALUE, "measured"),
+            "largest_error": _variable((), found.value, "largest error found", _VALUE, "measured"),
+        },
+        {"place": (dims, grid), "along": ("rank", along), "worst": ("rank", point)},
+    )
+
+
+def _surface(model: Transformer, f: Callable[..., Any], found: MeasuredError, bounds: tuple[float, float]) -> xr.Dataset:
+    """The error over the first two variables, the others where the largest error was found."""
+    places = np.linspace(*bounds, _SIDE)
+    points = np.tile(np.array(found.point), (_SIDE**2, 1))
+    points[:, 0], points[:, 1] = (axis.ravel() for axis in np.meshgrid(places, places, indexing="ij"))
+    error = np.abs(evaluate(model, points, bounds) - np.asarray(f(points))).reshape(_SIDE, _SIDE)
+    return xr.Dataset(
+        {"error": _variable(("position", "position_2"), error, "abs(model - function)", _VALUE, "measured")},
+        {"position": places, "position_2": places},
+        {"point": np.array(found.point)},
+    )
