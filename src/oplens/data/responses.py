@@ -158,6 +158,8 @@ def read_responses(
         if found is not None
     }
     group = beside.get("group")
+    if group is not None and group.dtype.kind == "f" and np.isnan(group).any():
+        raise DataError(f"{source}: `group` has missing values; every stimulus belongs to one group.")
     text = beside.get("text")
     if text is not None and not all(isinstance(item, str) for item in text.tolist()):
         raise DataError(f"{source}: `text` holds {type(text.ravel()[0]).__name__}, not texts.")
