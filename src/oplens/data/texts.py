@@ -308,15 +308,15 @@ class HuggingFaceTokenizer:
 
 
 def shown(piece: str | bytes) -> str:
-    r"""A token as a label: control characters spelt out, bytes that are no text as such.
+    r"""A token as a label: line ends and tabs as they are, other control characters spelt out, bytes that are no text as such.
 
     Examples
     --------
-    >>> shown(b" a\n"), shown(b"\xe2"), shown("<s>")
-    (' a\\n', '\\xe2', '<s>')
+    >>> shown(b" a\n"), shown(b"\xe2\0"), shown("<s>")
+    (' a\n', '\\xe2\\x00', '<s>')
     """
     text = piece.decode("utf-8", "backslashreplace") if isinstance(piece, bytes) else piece
-    return "".join(c if c.isprintable() or c == "\u00a0" else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in "\n\t\r\u00a0" else ascii(c)[1:-1] for c in text)
 
 
 def _letters() -> dict[str, int]:

@@ -123,9 +123,9 @@ class Tokens:
             mask = np.arange(longest) < self.lengths[rows, None]
             yield TokenBatch(self.ids[rows, :longest], mask, None if self.n_bytes is None else self.n_bytes[rows])
 
-    def labels(self, case: int) -> tuple[str, ...]:
-        """Text of each token of a case, or its number where no tokenizer is known."""
-        row = self.ids[case, : self.lengths[case]].tolist()
+    def labels(self, case: int, longest: int | None = None) -> tuple[str, ...]:
+        """Text of each token of a case, or its number where no tokenizer is known; of the first `longest` alone if given."""
+        row = self.ids[case, : self.lengths[case]][:longest].tolist()
         return tuple(map(str, row)) if self.tokenizer is None else tuple(self.tokenizer.labels(row))
 
     def first(self, n_cases: int) -> "Tokens":

@@ -1,0 +1,86 @@
+"""What a measured model's numbers say, in sentences: the headline of a result, and what its reader has to know."""
+
+from typing import TYPE_CHECKING
+
+from oplens.data.tokens import Tokens
+from oplens.measurement.batches import Inputs
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from oplens.models.recording import Recorder
+
+
+def headline(groups: "dict[str, xr.Dataset]", n_cases: int) -> str:
+    """One sentence with numbers: how well the model predicts or classifies; else how far its layers look, or how wide they are.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> names = ("accuracy", "accuracy_low", "accuracy_high", "n_cases")
+    >>> headline({"predictions": xr.Dataset(dict(zip(names, (0.9, 0.7, 0.97, 20))))}, 20)
+    'Accuracy 0.900 on 20 labelled cases (95 % interval 0.700 to 0.970).'
+    """
+    told = groups.get("predictions")
+    level = f"{100 * told.attrs.get('level', 0.95):.4g} %" if told is not None else ""
+    if told is not None and "perplexity" in told:
+        interval = (
+            f" ({level} interval {_n(told, 'perplexity_low')} to {_n(told, 'perplexity_high')})" if n_cases > 1 else ""
+        )
+        return (
+            f"Perplexity {_n(told, 'perplexity')}{interval} over {int(told['n_predictions']):,} predictions in {n_cases} cases"
+            + (f"; {_n(told, 'bits_per_byte')} bits per byte." if "bits_per_byte" in told else ".")
+        )
+    if told is not None and "accuracy" in told:
+        low, high = float(told["accuracy_low"]), float(told["accuracy_high"])
+        return f"Accuracy {float(told['accuracy']):.3f} on {int(told['n_cases'])} labelled cases ({level} interval {low:.3f} to {high:.3f})."
+    attention = groups.get("attention")
+    if attention is not None:
+        far = attention["distance"].mean("head").dropna("layer")
+        if far.size:
+            near, wide = (far["layer"].values[k] for k in (far.values.argmin(), far.values.argmax()))
+            return (
+                f"Attention looks {_number(float(far.min()))} positions away on average in layer {near}, the nearest, and "
+                f"{_number(float(far.max()))} in layer {wide}, the farthest."
+            )
+    return _widths(groups["representations"])
+
+
+def own_notes(groups: "dict[str, xr.Dataset]", data: Inputs, recorder: "Recorder") -> list[str]:
+    """What the measurement itself has to say beside the model's notes."""
+    found = list(data.data.notes) if isinstance(data.data, Tokens) else []
+    attention, similarity = groups.get("attention"), groups.get("similarity")
+    if attention is not None and attention.attrs["ranked_cases"] < data.n_cases:
+        found.append(f"Ranks of attention are of the first {attention.attrs['ranked_cases']} of {data.n_cases} cases.")
+    if similarity is not None and similarity.attrs["points"] != "all points":
+        found.append(f"Similarity of layers is measured on {similarity.attrs['points']}.")
+    labelled = not isinstance(data.data, Tokens) and data.data.y is not None
+    if labelled and "predictions" not in groups and "accuracy" not in groups:
+        found.append(
+            "The data's labels are not the model's classes, or it does not answer with one class a case: no accuracy."
+        )
+    if data.n_cases == 1:
+        found.append("A single case has no spread: there are no standard errors and no intervals.")
+    if recorder.predicts_next and "predictions" not in groups:
+        found.append("No case has a second token, so nothing is predicted.")
+    return found
+
+
+def _widths(layers: "xr.Dataset") -> str:
+    ratio = layers["participation_ratio_corrected"].dropna("layer")
+    if not ratio.size:
+        return f"{layers.sizes['layer'] - 1} layers are measured; their points are too few or too equal to have a dimension."
+    low, high = (ratio["layer"].values[k] for k in (ratio.values.argmin(), ratio.values.argmax()))
+    return (
+        f"Participation ratio of the points: {_number(float(ratio.min()))} in layer {low}, the smallest, "
+        f"{_number(float(ratio.max()))} in layer {high}, the largest."
+    )
+
+
+def _n(ds: "xr.Dataset", name: str) -> str:
+    return _number(float(ds[name]))
+
+
+def _number(value: float) -> str:
+    """Five significant digits below ten thousand, as people write numbers."""
+    return f"{value:.5g}" if abs(value) < 1e4 else f"{value:.4g}"
