@@ -10,12 +10,12 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 
+from oplens.construction.cases import VALUE, add_cases, variable
 from oplens.construction.certificate import Certificate
+from oplens.construction.error_maps import error_slices, error_surface
 from oplens.construction.function import FunctionTable
-from oplens.construction.layouts import Sizes, read_holdings, tolerance
-from oplens.construction.real_functions import MeasuredError, evaluate
-from oplens.construction.steps import walk
-from oplens.construction.terms import answer_terms
+from oplens.construction.layouts import Sizes
+from oplens.construction.real_functions import MeasuredError
 from oplens.construction.verification import Verification
 from oplens.errors import ArgumentError
 from oplens.models.transformer import Transformer
@@ -23,9 +23,6 @@ from oplens.models.transformer_layers import SparseLinear
 from oplens.results import provenance
 
 CASES = 4  # inputs that are drawn unless others are asked for
-TERMS = 12  # terms of an answer that are kept by name
-_POINTS, _SIDE = 241, 49  # of a section; of a map's side
-Variable = tuple[Any, Any, dict[str, str]]
 
 
 def draw_table(
@@ -74,14 +71,16 @@ def draw_table(
         "headline": _table_headline(table, certificate, [found for _, found in certified]),
         "data": json.dumps({"name": table.name, "cases": len(table), "length": table.length}),
     }
-    attributes = provenance(source=f"build {certificate.construction}: {table.name}", dtype=certificate.dtype, seed=seed)
+    attributes = provenance(
+        source=f"build {certificate.construction}: {table.name}", dtype=certificate.dtype, seed=seed
+    )
     verified = json.dumps(dataclasses.asdict(dataclasses.replace(verification, checks=())))
     tree["/construction_checks"] = xr.DataTree(
         _checks(checks, "exact" if verification.mode == "exhaustive" else "measured").assign_attrs(
             attributes, verification=verified
         )
     )
-    _add_cases(tree, model, certificate, sizes, torch.from_numpy(inputs), table(inputs), why, attributes)
+    add_cases(tree, model, certificate, sizes, torch.from_numpy(inputs), table(inputs), why, attributes)
     return tree
 
 
@@ -130,26 +129,19 @@ def draw_real(
     tree["/construction_checks"] = xr.DataTree(
         xr.Dataset(
             {
-                "inputs": _variable("rank", [found.evaluations], "points at which the error was looked at"),
-                "largest_error": _variable("rank", [found.value], "largest error found", _VALUE, "measured"),
+                "inputs": variable("rank", [found.evaluations], "points at which the error was looked at"),
+                "largest_error": variable("rank", [found.value], "largest error found", VALUE, "measured"),
             },
             {"dtype_of": ("rank", [certificate.dtype]), "order_of": ("rank", ["grid, random points, local search"])},
             attributes,
         )
     )
     x = torch.from_numpy(points).to(next(model.parameters()).dtype)[..., None]
-    _add_cases(tree, model, certificate, sizes, x, np.asarray(f(points))[:, None], why, attributes)
-    tree["/construction_slices"] = xr.DataTree(_slices(model, f, found, bounds).assign_attrs(attributes))
+    add_cases(tree, model, certificate, sizes, x, np.asarray(f(points))[:, None], why, attributes)
+    tree["/construction_slices"] = xr.DataTree(error_slices(model, f, found, bounds).assign_attrs(attributes))
     if n > 1:
-        tree["/construction_surface"] = xr.DataTree(_surface(model, f, found, bounds).assign_attrs(attributes))
+        tree["/construction_surface"] = xr.DataTree(error_surface(model, f, found, bounds).assign_attrs(attributes))
     return tree
-
-
-_VALUE = "units of the function's values"
-
-
-def _variable(dims: Any, values: Any, long_name: str, units: str = "1", claim: str = "exact") -> Variable:
-    return dims, values, {"units": units, "long_name": long_name, "claim": claim}
 
 
 def _tree(model: Transformer, certificates: Sequence[Certificate], title: str) -> xr.DataTree:
@@ -183,9 +175,13 @@ def _tree(model: Transformer, certificates: Sequence[Certificate], title: str) -
         tree["/construction_margins"] = xr.DataTree(
             xr.Dataset(
                 {
-                    "required": _variable("rank", [m.required for m in margins], "what exactness needs", "1", "bound"),
-                    "delivered": _variable(
-                        "rank", [m.delivered for m in margins], "what the weights give at the worst rounding", "1", "bound"
+                    "required": variable("rank", [m.required for m in margins], "what exactness needs", "1", "bound"),
+                    "delivered": variable(
+                        "rank",
+                        [m.delivered for m in margins],
+                        "what the weights give at the worst rounding",
+                        "1",
+                        "bound",
                     ),
                 },
                 {"dtype_of": ("rank", [m.dtype for m in margins]), "compared": ("rank", [m.quantity for m in margins])},
@@ -201,15 +197,15 @@ def _sizes_dataset(model: Transformer, certificate: Certificate) -> xr.Dataset:
     names, values = zip(*certificate.error_parts, strict=True)
     return xr.Dataset(
         {
-            "hidden_units": _variable("layer", np.array(certificate.hidden), "hidden units"),
-            "n_heads": _variable("layer", [layer.n_heads for layer in model.config.layers], "attention heads"),
-            "nonzeros": _variable("layer", counts[:, 1], "weights that are not 0"),
-            "places": _variable("layer", counts[:, 0], "places for weights in the dense model"),
-            "error_part": _variable("quantity", np.array(values), "part of the error bound", _VALUE, "bound"),
-            "error_bound": _variable((), certificate.error_bound, "bound on the error everywhere", _VALUE, "bound"),
-            "width": _variable((), certificate.width, "coordinates of the residual stream"),
-            "dense": _variable((), certificate.dense, "places for weights in the dense model"),
-            "sparse": _variable((), certificate.sparse, "weights that are not 0"),
+            "hidden_units": variable("layer", np.array(certificate.hidden), "hidden units"),
+            "n_heads": variable("layer", [layer.n_heads for layer in model.config.layers], "attention heads"),
+            "nonzeros": variable("layer", counts[:, 1], "weights that are not 0"),
+            "places": variable("layer", counts[:, 0], "places for weights in the dense model"),
+            "error_part": variable("quantity", np.array(values), "part of the error bound", VALUE, "bound"),
+            "error_bound": variable((), certificate.error_bound, "bound on the error everywhere", VALUE, "bound"),
+            "width": variable((), certificate.width, "coordinates of the residual stream"),
+            "dense": variable((), certificate.dense, "places for weights in the dense model"),
+            "sparse": variable((), certificate.sparse, "weights that are not 0"),
         },
         {"layer": layers, "quantity": list(names)},
     )
@@ -226,10 +222,12 @@ def _weights(block: torch.nn.Module) -> tuple[int, int]:
 def _checks(checks: Sequence[Any], claim: str) -> xr.Dataset:
     return xr.Dataset(
         {
-            "inputs": _variable("rank", [check.inputs for check in checks], "inputs run"),
-            "errors": _variable("rank", [check.errors for check in checks], "outputs that are not f to the last bit", "1", claim),
-            "largest_error": _variable(
-                "rank", [check.largest_error for check in checks], "largest difference from f", _VALUE, claim
+            "inputs": variable("rank", [check.inputs for check in checks], "inputs run"),
+            "errors": variable(
+                "rank", [check.errors for check in checks], "outputs that are not f to the last bit", "1", claim
+            ),
+            "largest_error": variable(
+                "rank", [check.largest_error for check in checks], "largest difference from f", VALUE, claim
             ),
         },
         {
@@ -255,12 +253,11 @@ def _table_examples(
     table: FunctionTable, verification: Verification, examples: Sequence[Sequence[int]] | None, seed: int
 ) -> tuple[NDArray[np.int64], list[str]]:
     if examples is not None:
-        inputs = np.array(examples)
-        table(inputs)  # refuses what is no input
-        return inputs, ["asked for"] * len(inputs)
+        table(asked := np.array(examples))  # refuses what is no input
+        return asked, ["asked for"] * len(asked)
     rng = np.random.default_rng(seed)
     wrong = list(dict.fromkeys(c.first_wrong for c in verification.checks if c.first_wrong is not None))[:CASES]
-    inputs, why = [list(x) for x in wrong], ["the answer is wrong"] * len(wrong)
+    inputs, why = [list(x) for x in wrong], ["wrong answer"] * len(wrong)
     _, group, counts = np.unique(table.values, axis=0, return_inverse=True, return_counts=True)
     # The most frequent values first, one input of each, and again from the start.
     order = np.argsort(-counts, kind="stable")
@@ -291,140 +288,7 @@ def _real_examples(
     random = low + (high - low) * np.random.default_rng(seed).random(n)
     middle = np.linspace(low, high, n + 2)[1:-1]
     return np.stack((np.array(found.point), middle, random)), [
-        "the largest error found",
+        "largest error found",
         "evenly spread",
         "drawn at random",
     ]
-
-
-def _add_cases(
-    tree: xr.DataTree,
-    model: Transformer,
-    certificate: Certificate,
-    sizes: Sizes,
-    inputs: torch.Tensor,
-    values: NDArray[np.float64],
-    why: list[str],
-    attributes: dict[str, Any],
-) -> None:
-    """States, maps and terms of the examples, one after the other."""
-    dtype = next(model.parameters()).dtype
-    allowed = tolerance(certificate.construction, sizes, dtype)
-    states, maps, terms = [], [], []
-    for x in inputs:
-        steps = walk(model, x[None])
-        given = x.double().numpy().reshape(-1)
-        holdings = read_holdings(certificate.construction, steps, sizes)
-        states.append((holdings.known, holdings.wrong(given, steps.used, allowed), steps.used, steps.firing))
-        maps.append(steps.weights)
-        terms.append((answer_terms(certificate.construction, model, steps, sizes), steps.output))
-    coordinates = {
-        "case": np.arange(len(inputs)),
-        "why": ("case", why),
-        "token": np.arange(1, sizes.length + 1),
-        "text": (("case", "token"), _texts(inputs, sizes)),
-    }
-    layers = {"layer": np.arange(model.config.n_layers + 1), "token_2": coordinates["token"]}
-    known, wrong, used, firing = (np.stack(part) for part in zip(*states, strict=True))
-    firing = np.concatenate((np.zeros_like(firing[:, :1]), firing), 1)  # the embedding has no units
-    what = "symbol" if inputs.ndim == 2 else "number"
-    claim = "bound" if allowed else "exact"
-    tree["/construction_states"] = xr.DataTree(
-        xr.Dataset(
-            {
-                "known": _variable(
-                    ("case", "layer", "token", "token_2"), known, f"{what} of position token_2 that position token holds", "1", claim
-                ),
-                "wrong": _variable(("case", "layer", "token", "token_2"), wrong.astype(np.int8), "is not what it should be"),
-                "used": _variable(("case", "layer", "token"), used.astype(np.int8), "the answer is made of it"),
-                "firing": _variable(("case", "layer", "token"), firing, "hidden units above 0"),
-            },
-            {**coordinates, **layers},
-            {**attributes, "tolerance": allowed, "what": what, "construction": certificate.construction},
-        )
-    )
-    tree["/construction_maps"] = xr.DataTree(
-        xr.Dataset(
-            {
-                "weight": _variable(
-                    ("case", "layer", "head", "token", "token_2"), np.stack(maps).astype(np.float32), "attention weight"
-                )
-            },
-            {**coordinates, **layers, "layer": layers["layer"][1:], "head": np.arange(maps[0].shape[1])},
-            attributes,
-        )
-    )
-    tree["/construction_terms"] = xr.DataTree(_terms(terms, values, sizes).assign_coords(
-        {name: coordinates[name] for name in ("case", "why")}
-    ).assign_attrs(attributes))
-
-
-def _texts(inputs: torch.Tensor, sizes: Sizes) -> list[list[str]]:
-    if inputs.ndim == 3:
-        return [[f"{value:.4g}" for value in x.double().reshape(-1).tolist()] for x in inputs]
-    return [[sizes.name(symbol) for symbol in x] for x in inputs.tolist()]
-
-
-def _terms(terms: list[Any], values: NDArray[np.float64], sizes: Sizes) -> xr.Dataset:
-    most = min(TERMS, max(len(found.labels) for found, _ in terms))
-    shape = (len(terms), most, sizes.outputs)
-    contribution, labels = np.full(shape, np.nan), np.full(shape[:2], "", dtype=object)
-    rest, count = np.zeros((len(terms), sizes.outputs)), np.zeros(len(terms), dtype=np.int64)
-    for case, (found, _) in enumerate(terms):
-        kept = min(most, len(found.labels))
-        contribution[case, :kept], labels[case, :kept] = found.values[:kept], found.labels[:kept]
-        rest[case], count[case] = found.values[kept:].sum(0), len(found.labels)
-    dims = ("case", "quantity")
-    return xr.Dataset(
-        {
-            "contribution": _variable(("case", "rank", "quantity"), contribution, "what a term adds to the answer", _VALUE),
-            "rest": _variable(dims, rest, "smaller terms together", _VALUE),
-            "constant": _variable(dims, np.stack([t.constant for t, _ in terms]), "constant of the answer", _VALUE),
-            "answer": _variable(dims, np.stack([output for _, output in terms]), "the model's output", _VALUE),
-            "wanted": _variable(dims, values, "the function's value", _VALUE),
-            "n_terms": _variable("case", count, "terms that are not 0"),
-        },
-        {
-            "member": (("case", "rank"), labels.astype(str)),
-            "quantity": [f"output {k + 1}" for k in range(sizes.outputs)] if sizes.outputs > 1 else ["output"],
-        },
-    )
-
-
-def _slices(model: Transformer, f: Callable[..., Any], found: MeasuredError, bounds: tuple[float, float]) -> xr.Dataset:
-    """Lines along every axis through the point of the largest error."""
-    low, high = bounds
-    point = np.array(found.point)
-    grid = np.stack([np.sort(np.append(np.linspace(low, high, _POINTS - 1), value)) for value in point])
-    along, model_values, wanted = [], [], []
-    for axis, places in enumerate(grid):
-        points = np.tile(point, (len(places), 1))
-        points[:, axis] = places
-        others = ", ".join(f"x{j + 1} = {value:.3g}" for j, value in enumerate(point) if j != axis)
-        along.append(f"x{axis + 1}" + (f" at {others}" if others else ""))
-        model_values.append(evaluate(model, points, bounds))
-        wanted.append(np.asarray(f(points), dtype=np.float64))
-    dims = ("rank", "position")
-    answers, values = np.stack(model_values), np.stack(wanted)
-    return xr.Dataset(
-        {
-            "answer": _variable(dims, answers, "the model's output", _VALUE),
-            "wanted": _variable(dims, values, "the function's value", _VALUE),
-            "error": _variable(dims, np.abs(answers - values), "abs(model - function)", _VALUE, "measured"),
-            "largest_error": _variable((), found.value, "largest error found", _VALUE, "measured"),
-        },
-        {"place": (dims, grid), "along": ("rank", along), "worst": ("rank", point)},
-    )
-
-
-def _surface(model: Transformer, f: Callable[..., Any], found: MeasuredError, bounds: tuple[float, float]) -> xr.Dataset:
-    """The error over the first two variables, the others where the largest error was found."""
-    places = np.linspace(*bounds, _SIDE)
-    points = np.tile(np.array(found.point), (_SIDE**2, 1))
-    points[:, 0], points[:, 1] = (axis.ravel() for axis in np.meshgrid(places, places, indexing="ij"))
-    error = np.abs(evaluate(model, points, bounds) - np.asarray(f(points))).reshape(_SIDE, _SIDE)
-    return xr.Dataset(
-        {"error": _variable(("position", "position_2"), error, "abs(model - function)", _VALUE, "measured")},
-        {"position": places, "position_2": places},
-        {"point": np.array(found.point)},
-    )

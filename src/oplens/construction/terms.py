@@ -108,7 +108,7 @@ def _node(unit: int, sizes: Sizes, count: int) -> str:
 
 def _ridge(kappa: NDArray[np.int64]) -> str:
     """2 x1 - x2."""
-    parts = []
+    parts: list[str] = []
     for j, k in enumerate(kappa.tolist(), 1):
         if k:
             sign = ("−" if k < 0 else "+") + " " if parts else "−" if k < 0 else ""

@@ -1,0 +1,133 @@
+"""Some inputs in a built model as Datasets: what positions hold, where they look, what the answer is the sum of."""
+
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import NDArray
+
+from oplens.construction.certificate import Certificate
+from oplens.construction.layouts import Sizes, read_holdings, tolerance
+from oplens.construction.steps import walk
+from oplens.construction.terms import answer_terms
+from oplens.models.transformer import Transformer
+
+TERMS = 12  # terms of an answer that are kept by name
+Variable = tuple[Any, Any, dict[str, str]]
+VALUE = "units of the function's values"
+
+
+def variable(dims: Any, values: Any, long_name: str, units: str = "1", claim: str = "exact") -> Variable:
+    """What xarray makes a variable of."""
+    return dims, values, {"units": units, "long_name": long_name, "claim": claim}
+
+
+def add_cases(
+    tree: xr.DataTree,
+    model: Transformer,
+    certificate: Certificate,
+    sizes: Sizes,
+    inputs: torch.Tensor,
+    values: NDArray[np.float64],
+    why: list[str],
+    attributes: dict[str, Any],
+) -> None:
+    """States, maps and terms of the examples, one after the other."""
+    dtype = next(model.parameters()).dtype
+    allowed = tolerance(certificate.construction, sizes, dtype)
+    states, maps, terms = [], [], []
+    for x in inputs:
+        steps = walk(model, x[None])
+        given = x.double().numpy().reshape(-1)
+        holdings = read_holdings(certificate.construction, steps, sizes)
+        states.append((holdings.known, holdings.wrong(given, steps.used, allowed), steps.used, steps.firing))
+        maps.append(steps.weights)
+        terms.append((answer_terms(certificate.construction, model, steps, sizes), steps.output))
+    coordinates: dict[str, Any] = {
+        "case": np.arange(len(inputs)),
+        "why": ("case", why),
+        "token": np.arange(1, sizes.length + 1),
+        "text": (("case", "token"), _texts(inputs, sizes)),
+    }
+    layers = {"layer": np.arange(model.config.n_layers + 1), "token_2": coordinates["token"]}
+    known, wrong, used, firing = (np.stack(part) for part in zip(*states, strict=True))
+    firing = np.concatenate((np.zeros_like(firing[:, :1]), firing), 1)  # the embedding has no units
+    what = "symbol" if inputs.ndim == 2 else "number"
+    claim = "bound" if allowed else "exact"
+    tree["/construction_states"] = xr.DataTree(
+        xr.Dataset(
+            {
+                "known": variable(
+                    ("case", "layer", "token", "token_2"),
+                    known,
+                    f"{what} of position token_2 that position token holds",
+                    "1",
+                    claim,
+                ),
+                "wrong": variable(
+                    ("case", "layer", "token", "token_2"), wrong.astype(np.int8), "is not what it should be"
+                ),
+                "used": variable(("case", "layer", "token"), used.astype(np.int8), "the answer is made of it"),
+                "firing": variable(("case", "layer", "token"), firing, "hidden units above 0"),
+            },
+            {**coordinates, **layers},
+            {
+                **attributes,
+                "tolerance": allowed,
+                "error_bound": certificate.error_bound,
+                "what": what,
+                "construction": certificate.construction,
+            },
+        )
+    )
+    tree["/construction_maps"] = xr.DataTree(
+        xr.Dataset(
+            {
+                "weight": variable(
+                    ("case", "layer", "head", "token", "token_2"), np.stack(maps).astype(np.float32), "attention weight"
+                )
+            },
+            {**coordinates, **layers, "layer": layers["layer"][1:], "head": np.arange(maps[0].shape[1])},
+            attributes,
+        )
+    )
+    tree["/construction_terms"] = xr.DataTree(
+        _terms(terms, values, sizes)
+        .assign_coords({name: coordinates[name] for name in ("case", "why")})
+        .assign_attrs(attributes)
+    )
+
+
+def _texts(inputs: torch.Tensor, sizes: Sizes) -> list[list[str]]:
+    if inputs.ndim == 3:
+        return [[f"{value:.4g}" for value in x.double().reshape(-1).tolist()] for x in inputs]
+    return [[sizes.name(symbol) for symbol in x] for x in inputs.tolist()]
+
+
+def _terms(terms: list[Any], values: NDArray[np.float64], sizes: Sizes) -> xr.Dataset:
+    most = min(TERMS, max(len(found.labels) for found, _ in terms))
+    shape = (len(terms), most, sizes.outputs)
+    contribution, labels = np.full(shape, np.nan), np.full(shape[:2], "", dtype=object)
+    rest, count = np.zeros((len(terms), sizes.outputs)), np.zeros(len(terms), dtype=np.int64)
+    for case, (found, _) in enumerate(terms):
+        kept = min(most, len(found.labels))
+        contribution[case, :kept], labels[case, :kept] = found.values[:kept], found.labels[:kept]
+        rest[case], count[case] = found.values[kept:].sum(0), len(found.labels)
+    dims = ("case", "quantity")
+    return xr.Dataset(
+        {
+            "contribution": variable(
+                ("case", "rank", "quantity"), contribution, "what a term adds to the answer", VALUE
+            ),
+            "rest": variable(dims, rest, "smaller terms together", VALUE),
+            "constant": variable(dims, np.stack([t.constant for t, _ in terms]), "constant of the answer", VALUE),
+            "answer": variable(dims, np.stack([output for _, output in terms]), "the model's output", VALUE),
+            "wanted": variable(dims, values, "the function's value", VALUE),
+            "n_terms": variable("case", count, "terms that are not 0"),
+        },
+        {
+            "member": (("case", "rank"), labels.astype(str)),
+            "quantity": [f"output {k + 1}" for k in range(sizes.outputs)] if sizes.outputs > 1 else ["output"],
+        },
+    )
