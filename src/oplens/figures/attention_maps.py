@@ -14,7 +14,7 @@ from oplens.figures.style import PAPER, figure, text
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-HEIGHT = 350
+HEIGHT = 344
 _LABELS = 22  # as many as fit beside a map of that height
 _CUT = 9  # letters of a token's text that stand beside a map
 _SHOWN = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
@@ -74,7 +74,7 @@ def attention_map(maps: xr.Dataset, rank: int) -> "go.Figure":
     return figure(
         [trace],
         height=HEIGHT,
-        margin={"l": 4, "r": 6, "t": 6, "b": 4},
+        margin={"l": 62, "r": 6, "t": 6, "b": 60},  # the same for every text, so that maps line up
         plot_bgcolor=PAPER,
         xaxis={**ticks, "tickangle": -90, "title": {"text": ""}},
         yaxis={**ticks, "autorange": "reversed", "title": {"text": ""}},
@@ -101,7 +101,16 @@ def token_text(value: object, limit: int | None = None) -> str:
     # A mark without its letter would sit on whatever stands before it.
     alone = "◌" if plain and unicodedata.category(plain[0])[0] == "M" else ""
     shown = alone + "".join(_letter(c) for c in plain) or "∅"
-    return shown if limit is None or len(shown) <= limit else shown[: limit - 1] + "…"
+    if limit is None or _width(shown) <= limit:
+        return shown
+    while _width(shown) > limit - 1:
+        shown = shown[:-1]
+    return shown + "…"
+
+
+def _width(shown: str) -> int:
+    """Columns that a text takes: Chinese, Japanese and Korean letters take two."""
+    return sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in shown)
 
 
 def _letter(c: str) -> str:
@@ -136,5 +145,6 @@ def _ticks(maps: xr.Dataset, names: list[str]) -> dict[str, Any]:
         "showgrid": False,
         "zeroline": False,
         "ticklen": 2,
+        "automargin": False,
         "tickfont": {"size": 10},
     }

@@ -20,6 +20,7 @@ from oplens.figures.style import (
     cell,
     colourbar,
     figure,
+    number,
     significant,
 )
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 Head = tuple[int, int]
+
+# Fixed, so that panels beside and below one another share their axis of layers.
+_MARGIN = {"l": 44, "r": 8, "t": 12, "b": 44}
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def heads_by_layer(
     >>> ds = xr.Dataset({"distance": (("layer", "head"), [[1.0, 3.0]])}, coords={"layer": [1], "head": [0, 1]})
     >>> dots, mean = heads_by_layer(ds, "distance").data
     >>> dots.customdata[0], float(mean.y[0])
-    ('layer 1, head 0: <b>1</b> positions', 2.0)
+    ('layer 1, head 0: <b>1.00</b> positions', 2.0)
     """
     ds, words = _measured(attention, measure)
     value, low, high = (ds[name].values for name in (measure, f"{measure}_low", f"{measure}_high"))
@@ -92,7 +96,7 @@ def heads_by_layer(
     ends = [value[row, column], low[row, column], high[row, column]]
     hover = np.array(
         [
-            f"layer {layers[r]}, head {heads[h]}: <b>{significant(v)}</b>{_unit(words)}{between(a, b)}"
+            f"layer {layers[r]}, head {heads[h]}: <b>{estimate(v)}</b>{_unit(words)}{between(a, b, v)}"
             for r, h, v, a, b in zip(row, column, *ends, strict=True)
         ],
         dtype=object,
@@ -108,10 +112,11 @@ def heads_by_layer(
     return figure(
         data,
         height=_height(len(heads)),
+        margin=_MARGIN,
         shapes=_reference(reference),
         annotations=_reference_words(reference),
         xaxis=layer_axis(layers),
-        yaxis={"range": [bottom, highest or top], "nticks": 6, "title": {"text": words.unit}},
+        yaxis={"range": [bottom, highest or top], "nticks": 6, "automargin": False},
     )
 
 
@@ -129,7 +134,7 @@ def head_map(attention: xr.Dataset, measure: str, marked: Collection[Head] = ())
     top = float(np.nanmax(value))
     hover = [
         [
-            "" if math.isnan(v) else f"layer {a}, head {h}: <b>{significant(v)}</b>{_unit(words)}{between(lo, hi)}"
+            "" if math.isnan(v) else f"layer {a}, head {h}: <b>{estimate(v)}</b>{_unit(words)}{between(lo, hi, v)}"
             for a, v, lo, hi in zip(layers, *line, strict=True)
         ]
         for h, *line in zip(heads, value, ds[f"{measure}_low"].values.T, ds[f"{measure}_high"].values.T, strict=True)
@@ -162,10 +167,10 @@ def head_map(attention: xr.Dataset, measure: str, marked: Collection[Head] = ())
     return figure(
         [trace],
         height=_height(len(heads)),
-        **bar_title(words.unit or words.title),
+        **{**bar_title(words.unit or words.title), "margin": {**_MARGIN, "t": 62}},
         shapes=frames,
         xaxis=layer_axis(layers),
-        yaxis={**numbers_axis(heads, 12), "autorange": "reversed", "title": {"text": "head"}},
+        yaxis={**numbers_axis(heads, 12), "autorange": "reversed", "automargin": False},
     )
 
 
@@ -228,7 +233,7 @@ def whiskers(value: Any, low: Any, high: Any, colour: str, thickness: float) -> 
 def _means(ds: xr.Dataset, measure: str, words: Measure) -> dict[str, Any]:
     means = layer_means(ds, measure).dropna("layer", subset=["mean"])
     hover = [
-        f"layer {layer}, mean of {int(n)} head{'s' if n > 1 else ''}: <b>{significant(v)}</b>{_unit(words)}{between(a, b)}"
+        f"layer {layer}, mean of {int(n)} head{'s' if n > 1 else ''}: <b>{estimate(v)}</b>{_unit(words)}{between(a, b, v)}"
         for layer, n, v, a, b in zip(
             means["layer"].values, *(means[k].values for k in ("n_heads", "mean", "low", "high")), strict=True
         )
@@ -291,9 +296,30 @@ def _unit(words: Measure) -> str:
     return f" {words.unit}" if words.unit else ""
 
 
-def between(low: float, high: float) -> str:
-    """An interval in brackets after a number; nothing where there is none."""
-    return f" [{significant(low)}, {significant(high)}]" if math.isfinite(low) and math.isfinite(high) else ""
+def between(low: float, high: float, value: float) -> str:
+    """An interval in brackets, with as many decimals as its value deserves; nothing where there is none."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    decimals = _decimals(value)
+    return f" [{number(low, decimals)}, {number(high, decimals)}]"
+
+
+def estimate(value: float, low: float = math.nan, high: float = math.nan) -> str:
+    """Return a number with three significant digits, and its interval with as many decimals.
+
+    Examples
+    --------
+    >>> from oplens.figures.layers import estimate
+    >>> estimate(11.62, 11.3, 12.04), estimate(0.5), estimate(0.0917, 0.0881, 0.0953)
+    ('11.6 [11.3, 12.0]', '0.500', '0.0917 [0.0881, 0.0953]')
+    """
+    return number(value, _decimals(value)) + between(low, high, value)
+
+
+def _decimals(value: float) -> int:
+    if not math.isfinite(value) or value == 0:
+        return 2
+    return max(0, 2 - math.floor(math.log10(float(f"{abs(value):.2e}"))))
 
 
 def _short(value: float, largest: float) -> str:

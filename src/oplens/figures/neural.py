@@ -8,8 +8,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError
-from oplens.figures.layers import layer_axis
-from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, figure, significant
+from oplens.figures.layers import estimate, layer_axis
+from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, figure
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -41,12 +41,12 @@ def predictivity_by_layer(neural: xr.Dataset) -> "go.Figure":
     data: list[dict[str, Any]] = []
     if "noise_ceiling" in neural and np.isfinite(neural["noise_ceiling"].values).any():
         ceiling = float(neural["noise_ceiling"].mean())
-        words = f"mean noise ceiling: <b>{significant(ceiling)}</b>"
+        words = f"mean noise ceiling: <b>{estimate(ceiling)}</b>"
         data.append(_line("mean noise ceiling", ends, np.full(2, ceiling), words, {"color": AWAY, "dash": "dash"}))
     data.append(_neurons(r))
     if "null_mean" in neural:
         null = neural["null_mean"].values
-        hover = [f"layer {k}, responses permuted: <b>{significant(v)}</b>" for k, v in zip(layers, null, strict=True)]
+        hover = [f"layer {k}, responses permuted: <b>{estimate(v)}</b>" for k, v in zip(layers, null, strict=True)]
         data.append(_line("permuted responses", layers, null, hover, {"color": MUTED, "dash": "dot"}))
     data.append(_means(neural, r))
     drawn = np.concatenate([np.asarray(trace["y"], dtype=float) for trace in data])
@@ -87,7 +87,7 @@ def _neurons(r: xr.DataArray) -> dict[str, Any]:
         "y": r.values[row, column],
         "marker": {"size": 5, "color": NEUTRAL, "opacity": 0.7},
         "customdata": [
-            f"layer {layers[a]}, neuron {neurons[b]}: <b>{significant(r.values[a, b])}</b>"
+            f"layer {layers[a]}, neuron {neurons[b]}: <b>{estimate(r.values[a, b])}</b>"
             for a, b in zip(row, column, strict=True)
         ],
         "hovertemplate": "%{customdata}<extra></extra>",
@@ -99,9 +99,9 @@ def _means(neural: xr.Dataset, r: xr.DataArray) -> dict[str, Any]:
     p = neural["p_value"].values if "p_value" in neural else np.full(len(layers), np.nan)
     middle = neural.get("median_normalised_predictivity", xr.full_like(r.mean("neuron"), np.nan)).values
     hover = [
-        f"layer {k}, mean: <b>{significant(v)}</b>"
-        + ("" if math.isnan(m) else f"<br>of its ceiling, median: {significant(m)}")
-        + ("" if math.isnan(q) else f"<br>p = {significant(q)}")
+        f"layer {k}, mean: <b>{estimate(v)}</b>"
+        + ("" if math.isnan(m) else f"<br>of its ceiling, median: {estimate(m)}")
+        + ("" if math.isnan(q) else f"<br>p = {estimate(q)}")
         for k, v, m, q in zip(layers, mean, middle, p, strict=True)
     ]
     return {

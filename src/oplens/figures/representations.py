@@ -7,8 +7,8 @@ import numpy as np
 import xarray as xr
 
 from oplens.errors import ArgumentError
-from oplens.figures.layers import between, layer_axis, numbers_axis, whiskers
-from oplens.figures.style import AWAY, INK, NEUTRAL, SEQUENTIAL, TOWARD, bar_title, cell, colourbar, figure, significant
+from oplens.figures.layers import between, estimate, layer_axis, numbers_axis, whiskers
+from oplens.figures.style import AWAY, INK, NEUTRAL, SEQUENTIAL, TOWARD, bar_title, cell, colourbar, figure
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -22,6 +22,7 @@ _DIMENSIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "mle": ("MLE", {"color": "#e58a4e", "dash": "dash"}),
     "two_nn_likelihood": ("TwoNN", {"color": TOWARD}),
 }
+DRAWN = tuple(_DIMENSIONS)
 _ENDS = {"two_nn_likelihood": ("two_nn_low", "two_nn_high")}
 
 
@@ -43,7 +44,7 @@ def dimensions_by_layer(representations: xr.Dataset) -> "go.Figure":
         value = np.where(_positive(representations[name]), representations[name].values, np.nan)
         low, high = _dimension_ends(representations, name, value)
         hover = [
-            "" if math.isnan(v) else f"{words}, {_place(k)}: <b>{significant(v)}</b>{between(a, b)}"
+            "" if math.isnan(v) else f"{words}, {_place(k)}: <b>{estimate(v)}</b>{between(a, b, v)}"
             for k, v, a, b in zip(layers, value, low, high, strict=True)
         ]
         data.append(

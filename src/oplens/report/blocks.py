@@ -63,6 +63,25 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """One number that a reader should see first, what it is, and its interval."""
+
+    value: str
+    words: str
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """The one colour scale of several pictures: what it shows, its ends, its shades from low to high."""
+
+    words: str
+    low: str
+    high: str
+    shades: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Card:
     """One case: what was decided, and its pictures."""
 
@@ -88,6 +107,9 @@ class Section:
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     cards: Sequence[Card] = field(default_factory=tuple)
+    tiles: Sequence[Tile] = ()
+    ramp: Ramp | None = None
+    columns: int = 0  # 3: small multiples; 0: one column, or two for two or four pictures
 
 
 def group(results: "xr.DataTree | xr.Dataset", name: str) -> "xr.Dataset | None":

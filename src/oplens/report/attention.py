@@ -1,0 +1,201 @@
+"""What the heads of a model do, layer by layer, and where chosen heads look."""
+
+import math
+
+import numpy as np
+import xarray as xr
+
+from oplens.figures.attention_maps import SHADES, attention_map, causal
+from oplens.figures.layers import Head, estimate, head_map, heads_by_layer, layer_means
+from oplens.figures.style import number
+from oplens.report.blocks import Limits, Picture, Ramp, Section, Table, group, switched
+from oplens.report.heads import SAME_AXIS, drawn, head_findings, is_causal, of_head, root_json, shown
+
+MANY = 12  # heads a layer; dots of more would hide one another, so that the map comes first
+_PANELS = {
+    "normalised_entropy": (
+        "Entropy",
+        "Over its largest value, the log of the visible positions: 1 is uniform, 0 a single position.",
+    ),
+    "distance": ("Distance (positions)", "Between the token that looks and those it looks at, on average."),
+    "first_mass": (
+        "Weight on the first position",
+        "Where the first token draws attention for want of anything to look at.",
+    ),
+    "effective_rank": ("Effective rank", "From singular values (Roy & Vetterli 2007)."),
+    "eigenvalue_effective_rank": (
+        "r_eff of the paper",
+        "From eigenvalues, as printed; the same axis as the effective rank.",
+    ),
+    "stable_rank": ("Stable rank", "Squared Frobenius norm over squared spectral norm."),
+}
+_COLUMNS = {
+    "normalised_entropy": "entropy, of its largest",
+    "entropy_sum": "H_l of the paper (nat)",
+    "distance": "distance (positions)",
+    "first_mass": "on the first position",
+    "effective_rank": "effective rank",
+    "relative_rank": "of the length",
+    "eigenvalue_effective_rank": "r_eff of the paper",
+    "stable_rank": "stable rank",
+    "numerical_rank": "numerical rank",
+}
+
+
+def attention_sections(tree: "xr.DataTree", limits: Limits) -> list[Section]:
+    """Heads by layer, and maps of chosen heads; nothing where the model has no attention.
+
+    Parameters
+    ----------
+    tree
+        A result of `measure`, with the groups `attention` and `attention_maps`.
+    limits
+        Smaller pages show fewer maps.
+    """
+    ds, maps = group(tree, "attention"), group(tree, "attention_maps")
+    sections = []
+    if ds is not None and shown(ds):
+        sections.append(_heads(tree, ds, maps))
+    if maps is not None and maps.sizes.get("rank", 0):
+        sections.append(_maps(tree, ds, maps, limits))
+    return sections
+
+
+def _heads(tree: xr.DataTree, ds: xr.Dataset, maps: xr.Dataset | None) -> Section:
+    marked = set(drawn(maps))
+    views = {"dots": "heads with intervals", "map": "map"}
+    if ds.sizes["head"] > MANY:
+        views = {name: views[name] for name in ("map", "dots")}
+    switch, keys = switched("attention", {"show": views})
+    tops = [_top(ds, name) for name in SAME_AXIS if name in shown(ds)]
+    pictures = [
+        Picture(
+            f"attention-{name}",
+            title,
+            caption,
+            {
+                key: head_map(ds, name, marked)
+                if view == "map"
+                else heads_by_layer(
+                    ds,
+                    name,
+                    marked,
+                    _uniform(tree) if name == "distance" else None,
+                    max(tops) if name in SAME_AXIS else None,
+                )
+                for key, (view,) in keys.items()
+            },
+            switch.id if switch else None,
+        )
+        for name, (title, caption) in _PANELS.items()
+        if name in shown(ds)
+    ]
+    level = float(ds.attrs.get("level", 0.95))
+    return Section(
+        "attention",
+        "Heads",
+        "What do the heads do, layer by layer?",
+        findings=head_findings(tree, ds, maps),
+        switch=switch,
+        pictures=pictures,
+        columns=3,
+        notes=[
+            f"One dot per head, at the same place in every layer; whiskers: {100 * level:g} % intervals over cases; line: the mean of a layer's "
+            "heads. The interval of that mean has the mean of the heads' half-widths, which is enough whatever heads have in common."
+            + (" Orange: heads whose maps are drawn below." if marked else "")
+            + " Claim: measured."
+        ],
+        tables=[_table(ds)],
+    )
+
+
+def _maps(tree: xr.DataTree, ds: xr.Dataset | None, maps: xr.Dataset, limits: Limits) -> Section:
+    heads = drawn(maps)
+    why = [str(words) for words in maps["why"].values] if "why" in maps else [""] * len(heads)
+    ranks = maps["rank"].values if "rank" in maps.coords else np.arange(maps.sizes["rank"])
+    kept = list(zip(ranks.tolist(), heads, why, strict=True))[: limits.cases]
+    pictures = [
+        Picture(f"attention-map-{k}", _title(*head, words), _numbers(ds, head), {"": attention_map(maps, rank)})
+        for k, (rank, head, words) in enumerate(kept)
+    ]
+    blank = " What a causal model hides is blank." if causal(maps) else ""
+    left = f" {len(heads) - len(kept)} more heads are in the file." if len(kept) < len(heads) else ""
+    case = f" ({maps.attrs['case']})" if "case" in maps.attrs else ""
+    return Section(
+        "attention-maps",
+        "Attention maps",
+        "Where do single heads look?",
+        findings=[
+            f"Every row is a token that looks, every column a token it looks at, for the {'' if maps.sizes['token'] == 1 else 'first '}"
+            f"{maps.sizes['token']} tokens of one case{case}.{blank} The heads stand out in one statistic over all cases, which the title "
+            f"names.{left}"
+        ],
+        ramp=Ramp("weight, the same scale in every map; shades by its square root", "0", "1", SHADES),
+        pictures=pictures,
+        columns=3,
+        notes=[
+            "One case shows how a head looks, not how it looks in general: the numbers under a map are over all cases. Claim: measured."
+        ],
+    )
+
+
+def _title(layer: int, head: int, why: str) -> str:
+    return f"Layer {layer}, head {head}" + (f": {why}" if why else "")
+
+
+def _numbers(ds: xr.Dataset | None, head: Head) -> str:
+    """What the statistics of a drawn head are over all cases."""
+    if ds is None:
+        return ""
+    words = {
+        "distance": "distance {}",
+        "first_mass": "first position {}",
+        "normalised_entropy": "entropy {} of its largest",
+    }
+    found = [
+        text.format(f"{100 * value:.0f} %" if name != "distance" else estimate(value))
+        for name, text in words.items()
+        if name in ds and math.isfinite(value := of_head(ds, name, head))
+    ]
+    return ", ".join(found)
+
+
+def _table(ds: xr.Dataset) -> Table:
+    names = [name for name in _COLUMNS if name in shown(ds)]
+    means = {name: layer_means(ds, name) for name in names}
+    counts = means[names[0]]["n_heads"].values
+    rows = [
+        [str(layer), str(int(counts[k])), *(_half_width(means[name].isel(layer=k)) for name in names)]
+        for k, layer in enumerate(ds["layer"].values)
+    ]
+    return Table(
+        "Means over the heads of each layer, with the half-width of their intervals. H_l is a sum over all rows of a case, so it grows with the "
+        "length.",
+        ["layer", "heads", *(_COLUMNS[name] for name in names)],
+        rows,
+        frozenset(range(len(names) + 2)),
+    )
+
+
+def _half_width(mean: xr.Dataset) -> str:
+    value, low, high = (float(mean[name]) for name in ("mean", "low", "high"))
+    shown_value = estimate(value)
+    if not math.isfinite(high - low):
+        return shown_value
+    decimals = len(shown_value.partition(".")[2])
+    return f"{shown_value} ± {number((high - low) / 2, decimals)}"
+
+
+def _top(ds: xr.Dataset, name: str) -> float:
+    ends = [ds[n] for n in (name, f"{name}_high") if n in ds]
+    return 1.06 * max(float(end.max()) for end in ends if bool(end.notnull().any()))
+
+
+def _uniform(tree: xr.DataTree) -> tuple[float, str] | None:
+    """The mean distance of uniform attention, where all cases have one length and the model is known to be causal or not."""
+    length, looks_back = root_json(tree, "data").get("length"), is_causal(tree)
+    ends = length if isinstance(length, list) else [length]
+    if looks_back is None or len(set(ends)) != 1 or not isinstance(ends[0], int) or ends[0] < 2:
+        return None
+    n = ends[0]
+    return ((n - 1) / 4 if looks_back else (n * n - 1) / (3 * n)), "uniform attention"

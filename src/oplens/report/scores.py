@@ -1,0 +1,135 @@
+"""What a model scores: predictions, accuracy, errors, each with its interval and with what it is."""
+
+import math
+
+import xarray as xr
+
+from oplens.figures.layers import estimate
+from oplens.figures.style import number
+from oplens.report.blocks import Section, Tile, group
+
+
+def scores_section(tree: xr.DataTree) -> list[Section]:
+    """Perplexity, bits per byte, accuracy and errors as numbers; nothing where the file has none."""
+    predictions, errors = group(tree, "predictions"), group(tree, "errors")
+    tiles: list[Tile] = []
+    findings, notes = [], []
+    if predictions is not None:
+        tiles += _prediction_tiles(predictions)
+        if "perplexity" in predictions:
+            findings.append(_perplexity(predictions))
+    if errors is not None:
+        tiles += _error_tiles(errors)
+        findings.append(_worst(errors))
+    if not tiles:
+        return []
+    levels = {float(ds.attrs["level"]) for ds in (predictions, errors) if ds is not None and "level" in ds.attrs}
+    if levels:
+        notes.append(
+            f"Intervals: {' and '.join(f'{100 * level:g} %' for level in sorted(levels))}, over cases as independent draws."
+        )
+    words = [w for w in findings if w]
+    return [Section("scores", "Scores", "How well does the model do?", findings=words, tiles=tiles, notes=notes)]
+
+
+def _prediction_tiles(ds: xr.Dataset) -> list[Tile]:
+    tiles = []
+    if "perplexity" in ds:
+        tiles.append(Tile(_short(ds, "perplexity"), "perplexity", _ends(ds, "perplexity")))
+    if "loss" in ds:
+        tiles.append(Tile(_short(ds, "loss"), "nats a prediction", _error(ds, "loss_error")))
+    if "bits_per_byte" in ds:
+        tiles.append(Tile(_short(ds, "bits_per_byte"), "bits per byte of text", _error(ds, "bits_per_byte_error")))
+    if "accuracy" in ds:
+        ends = [100 * float(ds[f"accuracy_{end}"]) if f"accuracy_{end}" in ds else math.nan for end in ("low", "high")]
+        interval = f"[{ends[0]:.1f}, {ends[1]:.1f}] %" if all(map(math.isfinite, ends)) else ""
+        tiles.append(Tile(f"{100 * float(ds['accuracy']):.1f} %", "of cases decided rightly", interval))
+    for name, words in (("n_predictions", "predictions counted"), ("n_bytes", "bytes of text"), ("n_cases", "cases")):
+        if name in ds:
+            tiles.append(Tile(f"{int(ds[name]):,}", words))
+    return tiles
+
+
+def _error_tiles(ds: xr.Dataset) -> list[Tile]:
+    tiles = []
+    exact = str(ds["eam"].attrs.get("claim", "")) == "exact" if "eam" in ds else False
+    if "eam" in ds:
+        tiles.append(
+            Tile(
+                _short(ds, "eam"),
+                "mean error (the paper's EAM)",
+                "over all inputs, exact" if exact else _ends(ds, "eam"),
+            )
+        )
+    if "largest" in ds:
+        exact = str(ds["largest"].attrs.get("claim", "")) == "exact"
+        words = "largest error, exact" if exact else "largest error seen"
+        more = "over all inputs" if exact else "a lower bound of the supremum"
+        tiles.append(Tile(_short(ds, "largest"), words, more))
+    if "n_cases" in ds:
+        tiles.append(Tile(f"{int(ds['n_cases']):,}", "cases compared with the target"))
+    return tiles
+
+
+def _perplexity(ds: xr.Dataset) -> str:
+    value = float(ds["perplexity"])
+    if not math.isfinite(value):
+        return "The perplexity is infinite: the model called a token impossible that came."
+    over = f", over {int(ds['n_predictions']):,} predictions" if "n_predictions" in ds else ""
+    byte = (
+        f" A byte of text costs it {estimate(float(ds['bits_per_byte']))} bits; unlike perplexity, this does not depend on the tokenizer."
+        if "bits_per_byte" in ds
+        else ""
+    )
+    return (
+        f"Perplexity {four(value)}{_ends(ds, 'perplexity', ' ')}{over}: on average the model is as unsure of the next token as if it chose "
+        f"among {four(value)} equally likely ones.{byte}"
+    )
+
+
+def _worst(ds: xr.Dataset) -> str:
+    if "eam" not in ds or "largest" not in ds:
+        return ""
+    mean, largest = estimate(float(ds["eam"])), estimate(float(ds["largest"]))
+    if str(ds["largest"].attrs.get("claim", "")) == "exact":
+        return f"The model misses its target by {mean} on average and by {largest} at most, over all inputs there are."
+    share = (
+        f" At most {estimate(100 * float(ds['exceedance']))} % of such inputs have a larger one ({100 * float(ds.attrs.get('level', 0.95)):g} % "
+        "confidence)."
+        if "exceedance" in ds
+        else ""
+    )
+    return (
+        f"The model misses its target by {mean}{_ends(ds, 'eam', ' ')} on average. The largest error seen, {largest}, is a lower bound: inputs "
+        f"that were not tried may be worse.{share}"
+    )
+
+
+def _short(ds: xr.Dataset, name: str) -> str:
+    return four(float(ds[name]))
+
+
+def four(value: float) -> str:
+    """Four digits: what published perplexities are compared by."""
+    return number(value, 2) if not math.isfinite(value) else number(value, _decimals(value))
+
+
+def _decimals(value: float) -> int:
+    return 3 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
+
+
+def _ends(ds: xr.Dataset, name: str, before: str = "") -> str:
+    if f"{name}_low" not in ds or f"{name}_high" not in ds:
+        return ""
+    ends = [float(ds[f"{name}_low"]), float(ds[f"{name}_high"])]
+    if not all(map(math.isfinite, ends)):
+        return ""
+    low, high = (number(end, _decimals(float(ds[name]))) for end in ends)
+    return f"{before}[{low}, {high}]"
+
+
+def _error(ds: xr.Dataset, name: str) -> str:
+    if name not in ds or not math.isfinite(float(ds[name])):
+        return ""
+    value = float(ds[name.removesuffix("_error")])
+    return f"± {number(float(ds[name]), _decimals(value))} (standard error)"
