@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class DoublePrecision(TorchFunctionMode):
-    """While active in this thread, torch functions that are told float32 use float64.
+    """While active in this thread, torch functions that are told float32, or nothing, use float64.
 
     Examples
     --------
@@ -27,9 +27,23 @@ class DoublePrecision(TorchFunctionMode):
         """Call `func` with float64 wherever float32 stands."""
         if func is torch.Tensor.float:
             func = torch.Tensor.double
+        values = tuple(_double(value) for value in args)
         named = {name: _double(value) for name, value in (kwargs or {}).items()}
-        return func(*(_double(value) for value in args), **named)
+        # Without a dtype factories make float32 of floats; another global default would reach other threads.
+        if func in _FLOATS or (func in _INFERRED and _holds_float((*args, *named.values()))):
+            named.setdefault("dtype", torch.float64)
+        return func(*values, **named)
+
+
+_FLOATS = (torch.zeros, torch.ones, torch.empty, torch.linspace, torch.eye)
+_INFERRED = (torch.full, torch.tensor, torch.arange, torch.scalar_tensor)
 
 
 def _double(value: Any) -> Any:
     return torch.float64 if value is torch.float32 else value
+
+
+def _holds_float(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_holds_float(entry) for entry in value)
+    return isinstance(value, float)

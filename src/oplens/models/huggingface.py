@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from oplens.errors import CheckpointError, DataError
+from oplens.errors import ArgumentError, CheckpointError, DataError
 from oplens.models.huggingface_files import read_source
 from oplens.models.huggingface_load import load_module, longest_case
 from oplens.models.huggingface_run import TOLERANCE, TRIAL, Findings, Runner, patterns, quiet, try_out
@@ -19,6 +19,7 @@ from oplens.models.recording import (
     Recording,
     check_dtype,
     check_layer,
+    check_shift,
     check_tokens,
     chosen_parameters,
     count_parameters,
@@ -96,6 +97,9 @@ class HuggingFaceRecorder:
         """
         packing = check_tokens("record", x, mask, self.vocabulary, self.max_length)
         packed, real, groups = packing.pack(x), packing.packed_mask, self._groups(packing)
+        if bool(packing.start.any()):
+            for layer in self.found.attended:
+                check_shift("record", packing, self.visible(layer, packing.longest))
         with torch.no_grad():
             parts = [self.runner(packed[rows, :width], real[rows, :width]) for rows, width in groups]
         weights = [[weight for weight in part.attentions if weight is not None] for part in parts]
@@ -143,16 +147,27 @@ class HuggingFaceRecorder:
         packing = check_tokens("apply", x, mask, self.vocabulary, self.max_length)
         packed, real, groups = packing.pack(x), packing.packed_mask, self._groups(packing)
         values = chosen_parameters("apply", self.module, parameters)
-        outputs = [
-            self.runner(packed[rows, :width], real[rows, :width], values, everything=False).output
-            for rows, width in groups
-        ]
+        try:
+            outputs = [
+                self.runner(packed[rows, :width], real[rows, :width], values, everything=False).output
+                for rows, width in groups
+            ]
+        except RuntimeError as error:
+            if "autograd.Function" not in str(error):
+                raise
+            raise ArgumentError(
+                f"apply: {type(self.module).__name__} holds an operation that torch.func cannot differentiate (an autograd.Function of "
+                "the older kind), so Jacobian-vector products are not to be had; finite differences are."
+            ) from error
         return self._output(packing, groups, outputs)
 
     def _groups(self, packing: Packing) -> Groups:
         """Rows of the batch that run together, and their common width."""
         lengths = packing.lengths.tolist()
-        single = self.runner.head == "sequence classifier" and self.runner.module.config.pad_token_id is None
+        single = (
+            self.runner.head == "sequence classifier"
+            and getattr(self.runner.module.config, "pad_token_id", None) is None
+        )
         if single:  # the library cannot find the end of a case then
             return [(torch.tensor([row]), length) for row, length in enumerate(lengths)]
         if not self.found.alone or packing.plain:
@@ -272,5 +287,10 @@ def _notes(runner: Runner, found: Findings) -> tuple[str, ...]:
         notes.append(
             "The model has a language-model head and sees later tokens, so its outputs are no predictions of the next token."
         )
-    notes.append("The last hidden state is what the head reads, after the final norm where there is one.")
+    if found.normed is not None:
+        notes.append(
+            "The last hidden state is what the head reads, after the final norm where there is one."
+            if found.normed
+            else "The last hidden state is that of the last layer, before what follows it."
+        )
     return tuple(notes)

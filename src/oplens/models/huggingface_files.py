@@ -88,7 +88,10 @@ def _load_config(directory: Path, where: Path, values: dict[str, Any]) -> Any:
             f"{where}: transformers {__version__} knows no model_type {kind!r}{code}. A newer version may, or the model cannot be measured here."
         )
     try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        # Experts one by one: the default product of groups is not to be had in float64.
+        config = AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False, experts_implementation="eager"
+        )
     except Exception as error:
         raise CheckpointError(
             f"{where}: transformers cannot read this configuration ({_first_line(error)})."

@@ -39,7 +39,7 @@ class Runner:
     @property
     def pad(self) -> int:
         """What stands at padding: the model's own token for it, since some find the end of a case by that."""
-        pad = self.module.config.pad_token_id
+        pad = getattr(self.module.config, "pad_token_id", None)
         return pad if isinstance(pad, int) and 0 <= pad < self.module.config.vocab_size else 0
 
     def __call__(
@@ -82,6 +82,8 @@ class Findings:
     predicts_next : bool
     alone : bool
         Padding changes what real positions give, so cases of different lengths run apart.
+    normed : bool or None
+        The last hidden state is what the model's body gives to its head, after any final norm; None: not to be told.
     """
 
     n_layers: int
@@ -90,6 +92,7 @@ class Findings:
     causal: bool
     predicts_next: bool
     alone: bool
+    normed: bool | None
 
 
 def try_out(runner: Runner, where: str, max_length: int | None) -> Findings:
@@ -112,7 +115,7 @@ def try_out(runner: Runner, where: str, max_length: int | None) -> Findings:
             f"({[tuple(state.shape) for state in answer.hidden][:3]}), so its layers cannot be measured."
         )
     attended = _attended(runner, answer, n_layers, where)
-    weights = [weight for weight in answer.attentions if weight is not None]
+    weights = [weight for weight in answer.attentions if weight is not None and attended]
     _check_attention(weights, length, TOLERANCE[runner.dtype], where)
     changed = _last_changed(runner, tokens)
     past = not any(
@@ -123,7 +126,13 @@ def try_out(runner: Runner, where: str, max_length: int | None) -> Findings:
         causal = all(not bool(pattern.triu(1).any()) for pattern in patterns(runner, length))
     predicts = runner.head == "causal language model" and past and causal
     return Findings(
-        n_layers, tuple(w.shape[1] for w in weights), attended, causal, predicts, _leaks(runner, tokens, answer)
+        n_layers,
+        tuple(weight.shape[1] for weight in weights),
+        attended,
+        causal,
+        predicts,
+        _leaks(runner, tokens),
+        _normed(runner, tokens, answer.hidden[-1]),
     )
 
 
@@ -170,21 +179,24 @@ def _tokens(runner: Runner, length: int) -> Tensor:
 def _attended(runner: Runner, answer: Answer, n_layers: int, where: str) -> tuple[int, ...]:
     """Layers that the attention weights belong to."""
     config, found = runner.module.config, answer.attentions
+    if not getattr(config, "num_attention_heads", None) and not any(
+        weight is not None and weight.ndim == 4 for weight in found
+    ):
+        return ()  # state-space models, and RWKV, which gives states under the name of attention
     if not any(weight is not None for weight in found):
-        if getattr(config, "num_attention_heads", None):
-            raise CheckpointError(
-                f"{where}: the model has attention heads and returns no attention weights, although eager attention was asked for; its "
-                f"class {type(runner.module).__name__} gives none. There is no way to measure them; an architecture that returns them is needed."
-            )
-        return ()
+        raise CheckpointError(
+            f"{where}: the model has attention heads and returns no attention weights, although eager attention was asked for: "
+            f"{type(runner.module).__name__} never forms the matrix. Measure a model of a class that does, such as BERT, GPT-2 or Llama."
+        )
     if len(found) == n_layers:
         return tuple(layer for layer, weight in enumerate(found) if weight is not None)
     kinds = getattr(config, "layers_block_type", None) or getattr(config, "layer_types", None) or ()
     layers = tuple(layer for layer, kind in enumerate(kinds) if "attention" in str(kind) and "linear" not in str(kind))
-    if len(kinds) == n_layers and len(layers) == len(found) and None not in found:
+    if len(kinds) == n_layers and len(layers) == len(found) and all(weight is not None for weight in found):
         return layers
     raise CheckpointError(
-        f"{where}: {len(found)} attention matrices come back from {n_layers} layers, and the configuration does not say which layers they are of."
+        f"{where}: {len(found)} attention matrices come back from {n_layers} layers, and the configuration does not say which layers "
+        "they are of, so none of them can be named. Measure a model that returns one per layer."
     )
 
 
@@ -213,7 +225,7 @@ def _last_changed(runner: Runner, tokens: Tensor) -> Answer:
         return runner(other, torch.ones_like(other, dtype=torch.bool))
 
 
-def _leaks(runner: Runner, tokens: Tensor, answer: Answer) -> bool:
+def _leaks(runner: Runner, tokens: Tensor) -> bool:
     """Whether three positions of padding change what stands at real ones."""
     length = tokens.shape[1] - 3
     if length < 1:
@@ -227,6 +239,21 @@ def _leaks(runner: Runner, tokens: Tensor, answer: Answer) -> bool:
     return any(_differs(a, b, runner) for a, b in (*pairs, (short.output, output)))
 
 
+def _normed(runner: Runner, tokens: Tensor, last: Tensor) -> bool | None:
+    """Whether the last hidden state is what the body gives to the head."""
+    body = runner.module.base_model
+    if body is runner.module and runner.head != "no head":
+        return None
+    with torch.no_grad():
+        given = Runner(body, "no head", runner.dtype)(
+            tokens, torch.ones_like(tokens, dtype=torch.bool), None, False
+        ).output
+    return given.shape == last.shape and not _differs(given, last, runner)
+
+
 def _differs(one: Tensor, two: Tensor, runner: Runner) -> bool:
+    if not one.numel():
+        return False
+    one, two = one.double(), two.double()
     scale = one.abs().max().clamp(min=1e-30)
-    return not bool(((one - two).abs().max() / scale) <= TOLERANCE[runner.dtype])
+    return not bool((one - two).abs().max() / scale <= TOLERANCE[runner.dtype])

@@ -16,6 +16,7 @@ from oplens.models.recording import (
     check_dtype,
     check_layer,
     check_numbers,
+    check_shift,
     check_tokens,
     chosen_parameters,
     count_parameters,
@@ -132,6 +133,7 @@ class TransformerRecorder:
     def record(self, x: Tensor, mask: Tensor | None = None) -> Recording:
         """Run a batch; see :class:`oplens.models.recording.Recorder`."""
         packing, packed = self._pack("record", x, mask)
+        check_shift("record", packing, self.visible(0, packing.longest))
         with torch.no_grad():
             trace = self.module.trace(packed, packing.lengths)
         attentions = tuple(

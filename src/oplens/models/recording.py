@@ -256,6 +256,15 @@ def check_length(call: str, packing: Packing, max_length: int | None) -> None:
         )
 
 
+def check_shift(call: str, packing: Packing, pattern: Tensor | None) -> None:
+    """Refuse padding before the tokens where a pattern (length, length) counts positions from the first: it would not fit the batch."""
+    if pattern is not None and bool(packing.start.any()) and not torch.equal(pattern[1:, 1:], pattern[:-1, :-1]):
+        raise ArgumentError(
+            f"{call}(mask): padding stands before the real positions, and what attention sees depends on the count from the first one "
+            "(blocks or chunks); pad after the real positions."
+        )
+
+
 def count_parameters(module: nn.Module) -> int:
     """Trainable numbers, tied ones once."""
     return sum(parameter.numel() for parameter in module.parameters())
