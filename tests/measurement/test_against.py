@@ -117,11 +117,15 @@ def test_values_per_case(shape):
 def test_values_per_position_with_anything_in_the_padding():
     model, rows = decoder(), ragged(4)
     values = np.random.default_rng(4).standard_normal((len(rows), 9, 5))
+    wrong = next(i for i, row in enumerate(rows) if len(row) > 3)
+    values[wrong, : len(rows[wrong])] = alone(model, rows[wrong])
+    values[wrong, 1] += 100.0  # one position far off, the others exact
     norms = [np.linalg.norm(values[i, t] - alone(model, row)[t]) for i, row in enumerate(rows) for t in range(len(row))]
     for i, row in enumerate(rows):
         values[i, len(row) :] = np.nan
     ds = errors_against(TransformerRecorder.of(model), as_tokens(rows), torch.from_numpy(values), batch_size=2)
     assert float(ds.eam) == pytest.approx(np.mean(norms), rel=1e-10)
+    assert int(ds.largest_case) == wrong
     values[5, 0, 2] = np.nan
     with pytest.raises(DataError, match="NaN"):
         errors_against(TransformerRecorder.of(model), as_tokens(rows), values)
@@ -172,6 +176,8 @@ def test_what_is_not_exhaustive():
     assert "lower bound" in scope(rows, vocabulary=3)
     assert "lower bound" in scope([[0] * 70], vocabulary=5)  # 5^70 is beyond int64
     assert "lower bound" in scope(rows, exhaustive=False)
+    many = list(itertools.product(range(2), repeat=11))
+    assert "lower bound" in scope(many + many[:1], batch_size=512)  # given again in a later batch
     assert scope(rows, exhaustive=True).startswith("all 8")
     with pytest.raises(DataError, match="every sequence"):
         scope(rows[:-1], exhaustive=True)

@@ -192,12 +192,11 @@ class _Values:
         """Those of the batch; positions beyond its longest case are cut off, they are padding."""
         found = self.values[cases]
         if found.ndim < 3:
-            return found
-        length, real = x.shape[1], plain(CALL, "mask", mask)
+            return np.asarray(found)
+        length = x.shape[1]
         if found.shape[1] < length:
             raise DataError(f"{CALL}(target): values of {found.shape[1]} positions a case, but a case has {length}.")
-        found = found[:, :length]
-        return np.where(real[..., None], found, 0.0)
+        return np.asarray(found[:, :length])
 
 
 def _target(recorder: "Recorder", target: Any, n_cases: int, outputs: str) -> _Model | _Values:
