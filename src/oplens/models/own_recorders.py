@@ -1,14 +1,14 @@
 """The library's own models as recorders."""
 
 import copy
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 
 from oplens.models.recording import (
     Packing,
@@ -44,12 +44,18 @@ class TransformerRecorder:
     module: Transformer
     name: str
     dtype: str
+    _dense: Transformer = field(repr=False, compare=False)  # the same, or where it is sparse a full one without values
 
     @classmethod
     def of(cls, model: Transformer, name: str = "Transformer", dtype: str = "float64") -> "TransformerRecorder":
         """A frozen copy of a model, in evaluation mode and in `dtype`."""
         kind = check_dtype("TransformerRecorder.of", dtype)
-        return cls(copy.deepcopy(model).to(kind).eval().requires_grad_(False), name, dtype)
+        frozen = copy.deepcopy(model).to(kind).eval().requires_grad_(False)
+        dense = frozen
+        if model.config.weights == "sparse":
+            with torch.device("meta"):
+                dense = Transformer(dataclasses.replace(model.config, weights="dense")).eval()
+        return cls(frozen, name, dtype, dense)
 
     @property
     def kind(self) -> Literal["tokens", "series"]:
@@ -164,10 +170,9 @@ class TransformerRecorder:
         """
         packing, packed = self._pack("apply", x, mask)
         values = chosen_parameters("apply", self.module, parameters)
-        module = self.module
         if self.module.config.weights == "sparse":
-            values, module = _spread(self.module, values), self.module.to_dense()
-        return self._output(packing, functional_call(module, values, (packed, packing.lengths)))
+            values = _spread(self.module, values)
+        return self._output(packing, functional_call(self._dense, values, (packed, packing.lengths)))
 
     def _pack(self, call: str, x: Tensor, mask: Tensor | None) -> tuple[Packing, Tensor]:
         if self.vocabulary is not None:
@@ -259,13 +264,14 @@ class S4DRecorder:
             state, hidden = trace.encoded, [trace.encoded]
             for index, layer in enumerate(trace.layers):
                 if layer.mixed is None or layer.gate is None:
-                    state = functional.gelu(layer.z)
+                    state = model.readout(layer.z)
                 else:
                     state = state + layer.mixed * layer.gate
                     state = state if model.config.prenorm else model.norm(index)(state)
                 state = state * keep
                 hidden.append(state)
-        return Recording(packing.mask, (), tuple(packing.unpack(state) for state in hidden), trace.logits)
+        output = self._output(packing, trace.logits)
+        return Recording(packing.mask, (), tuple(packing.unpack(state) for state in hidden), output)
 
     def visible(self, layer: int, length: int) -> Tensor | None:
         """Nothing is hidden: there is no attention."""
@@ -276,9 +282,11 @@ class S4DRecorder:
         """Output with other parameters; see :class:`oplens.models.recording.Recorder`."""
         packing, packed = self._pack("apply", x, mask)
         values = chosen_parameters("apply", self.module, parameters)
-        return functional_call(
-            _Traced(self.module), {f"model.{k}": v for k, v in values.items()}, (packed, packing.lengths)
-        )
+        named = {f"model.{name}": value for name, value in values.items()}
+        return self._output(packing, functional_call(_Traced(self.module), named, (packed, packing.lengths)))
+
+    def _output(self, packing: Packing, logits: Tensor) -> Tensor:
+        return packing.unpack(logits) if self.module.config.pooling == "none" else logits
 
     def _pack(self, call: str, x: Tensor, mask: Tensor | None) -> tuple[Packing, Tensor]:
         packing = check_numbers(call, x, mask, self.module.config.d_input, None)
