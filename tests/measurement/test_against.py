@@ -123,7 +123,7 @@ def test_values_per_position_with_anything_in_the_padding():
     norms = [np.linalg.norm(values[i, t] - alone(model, row)[t]) for i, row in enumerate(rows) for t in range(len(row))]
     for i, row in enumerate(rows):
         values[i, len(row) :] = np.nan
-    ds = errors_against(TransformerRecorder.of(model), as_tokens(rows), torch.from_numpy(values), batch_size=2)
+    ds = errors_against(TransformerRecorder.of(model), as_tokens(rows), torch.from_numpy(values), batch_size=7)
     assert float(ds.eam) == pytest.approx(np.mean(norms), rel=1e-10)
     assert int(ds.largest_case) == wrong
     values[5, 0, 2] = np.nan
