@@ -199,7 +199,7 @@ def test_progress_counts_cases():
 class Untouched:
     """Stands for a model that must not have run."""
 
-    kind, vocabulary, d_input, name, predicts_next = "tokens", 5, None, "model", True
+    kind, vocabulary, d_input, max_length, name, predicts_next = "tokens", 5, None, None, "model", True
 
     def record(self, x, mask=None):
         raise AssertionError("the model ran before the refusal")
@@ -220,6 +220,7 @@ class Untouched:
         (np.zeros(7), {"exhaustive": True}, DataError, "every sequence"),
         (TransformerRecorder.of(decoder(vocabulary=4), "small"), {}, ArgumentError, "vocabulary 5, small has 4"),
         (TransformerRecorder.of(transformer(vocabulary=None, d_input=2), "real"), {}, ArgumentError, "real has series"),
+        (TransformerRecorder.of(transformer(max_length=4), "short"), {}, DataError, "short takes at most 4"),
     ],
 )
 def test_refusals_before_the_model_runs(target, options, error, words):
@@ -229,7 +230,7 @@ def test_refusals_before_the_model_runs(target, options, error, words):
 
 def test_inputs_of_the_other_kind_and_outputs_that_differ():
     rows = as_tokens(ragged(9))
-    with pytest.raises(ArgumentError, match="model reads tokens; give Tokens"):
+    with pytest.raises(ArgumentError, match="model takes tokens"):
         errors_against(Untouched(), as_sequences(np.zeros((2, 1, 3))), np.zeros(2))
     with pytest.raises(DataError, match="different questions"):
         errors_against(TransformerRecorder.of(decoder()), rows, np.zeros((7, 5)))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError, DataError
 from oplens.measurement.arrays import Bools, Floats, floats, fraction, plain, variable, whole
+from oplens.measurement.batches import Inputs
 from oplens.measurement.errors import ErrorTotals
 from oplens.measurement.ratios import RatioTotals
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     import xarray as xr
     from torch import Tensor
 
-    from oplens.data.sequences import SequenceData
-    from oplens.data.tokens import Tokens
     from oplens.models.recording import Recorder
 
 CALL = "errors_against"
@@ -26,7 +25,7 @@ OUTPUTS = ("output", "probabilities")
 
 def errors_against(
     recorder: "Recorder",
-    inputs: "Tokens | SequenceData",
+    inputs: Any,
     target: Any,
     *,
     outputs: str = "output",
@@ -41,7 +40,7 @@ def errors_against(
     ----------
     recorder : Recorder
         T.
-    inputs : Tokens or SequenceData
+    inputs : Tokens, SequenceData, or an array that either is made of
         x_i.
     target : Recorder or array
         f: a model that takes the same inputs, such as a teacher, a copy in another dtype or an unpruned copy; or its values, aligned with
@@ -79,13 +78,12 @@ def errors_against(
 
     Examples
     --------
-    >>> import itertools, torch
-    >>> from oplens.data.tokens import as_tokens
+    >>> import itertools, numpy as np, torch
     >>> from oplens.models import Transformer, TransformerConfig
     >>> from oplens.models.own_recorders import TransformerRecorder
     >>> _ = torch.manual_seed(0)
     >>> model = TransformerRecorder.of(Transformer(TransformerConfig(d_output=1, vocabulary=2, d_model=16, n_heads=2, d_ffn=8)))
-    >>> inputs = as_tokens(list(itertools.product(range(2), repeat=3)))
+    >>> inputs = np.array(list(itertools.product(range(2), repeat=3)))
     >>> ds = errors_against(model, inputs, [0.0] * 8)
     >>> ds.attrs["scope"], ds.largest.claim, bool(ds.largest > ds.eam)
     ('all 8 sequences of 3 symbols out of 2', 'exact', True)
@@ -95,10 +93,10 @@ def errors_against(
         raise ArgumentError(f"{CALL}(outputs={outputs!r}): give one of {', '.join(OUTPUTS)}.")
     if exhaustive not in (None, True, False):
         raise ArgumentError(f"{CALL}(exhaustive={exhaustive!r}): give True, False or nothing.")
-    check_inputs(CALL, recorder, inputs)
-    n_cases = inputs.n_cases
-    f = _target(recorder, target, n_cases, outputs)
-    scope = None if exhaustive is False else _all_sequences(recorder, inputs)
+    data = Inputs.of(CALL, recorder, inputs)
+    n_cases = data.n_cases
+    f = _target(recorder, data, target, outputs)
+    scope = None if exhaustive is False else _all_sequences(recorder, data)
     if exhaustive and scope is None:
         raise DataError(
             f"{CALL}(exhaustive=True): the {n_cases} inputs are not every sequence of their lengths once each; leave it out, and the largest "
@@ -106,7 +104,7 @@ def errors_against(
         )
     total: _Totals | None = None
     done = 0
-    for cases, x, mask in stream(inputs, batch_size):
+    for cases, x, mask in stream(data, batch_size):
         found = recorder.record(x, mask)
         part = _Totals.of(cases, f.of(cases, x, mask), _shown(found.output, outputs), found.mask, f.predicts)
         total = part if total is None else total + part
@@ -199,7 +197,7 @@ class _Values:
         return np.asarray(found[:, :length])
 
 
-def _target(recorder: "Recorder", target: Any, n_cases: int, outputs: str) -> _Model | _Values:
+def _target(recorder: "Recorder", data: Inputs, target: Any, outputs: str) -> _Model | _Values:
     """F, refused before anything runs where it can be seen not to fit."""
     if isinstance(target, np.ndarray | list | tuple) or _is_tensor(target):
         if outputs != "output":
@@ -207,9 +205,9 @@ def _target(recorder: "Recorder", target: Any, n_cases: int, outputs: str) -> _M
                 f"{CALL}(outputs={outputs!r}): values are compared as they are; give probabilities as values instead."
             )
         values = floats(CALL, "target", target, (1, 2, 3), "(n_cases,), (n_cases, m) or (n_cases, length, m)", False)
-        if len(values) != n_cases or 0 in values.shape:
+        if len(values) != data.n_cases or 0 in values.shape:
             raise DataError(
-                f"{CALL}(target of shape {values.shape}): there are {n_cases} cases; values must stand in their order, one row a case."
+                f"{CALL}(target of shape {values.shape}): there are {data.n_cases} cases; values must stand in their order, one row a case."
             )
         return _Values(values[:, None] if values.ndim == 1 else values)
     for name in ("kind", "vocabulary", "d_input"):
@@ -218,6 +216,7 @@ def _target(recorder: "Recorder", target: Any, n_cases: int, outputs: str) -> _M
             raise ArgumentError(
                 f"{CALL}: {recorder.name} has {name} {one}, {target.name} has {two}; both must read the same inputs, with the same tokenizer."
             )
+    Inputs.of(CALL, target, data.data)
     return _Model(target, outputs, recorder.predicts_next and target.predicts_next)
 
 
@@ -237,13 +236,13 @@ def _shown(output: Any, outputs: str) -> Floats:
     return values
 
 
-def _all_sequences(recorder: "Recorder", inputs: Any) -> str | None:
+def _all_sequences(recorder: "Recorder", data: Inputs) -> str | None:
     """Which sequences the inputs are all of, in words; None where one is missing or given twice. Reads inputs only."""
-    V, n_cases = recorder.vocabulary, inputs.n_cases
+    V, n_cases = recorder.vocabulary, data.n_cases
     if V is None:
         return None
     seen: dict[int, Bools] = {}
-    for _, x, mask in stream(inputs, 1024):
+    for _, x, mask in stream(data, 1024):
         tokens, real = plain(CALL, "inputs", x), plain(CALL, "mask", mask)
         lengths = real.sum(1)
         for length in np.unique(lengths).tolist():
@@ -264,33 +263,9 @@ def _all_sequences(recorder: "Recorder", inputs: Any) -> str | None:
     return f"all {n_cases:,} sequences of {sizes} symbols out of {V}"
 
 
-def stream(inputs: "Tokens | SequenceData", batch_size: int) -> "Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]":
+def stream(data: Inputs, batch_size: int) -> "Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]":
     """Numbers of the cases, inputs as a recorder takes them, and mask (batch, length), batch by batch in order."""
-    import torch
-
-    from oplens.data.tokens import Tokens
-
     start = 0
-    if isinstance(inputs, Tokens):
-        for batch in inputs.batches(batch_size):
-            yield np.arange(start, start + len(batch.ids)), torch.from_numpy(batch.ids), torch.from_numpy(batch.mask)
-            start += len(batch.ids)
-        return
-    for start in range(0, inputs.n_cases, batch_size):
-        rows = slice(start, start + batch_size)
-        longest = int(inputs.lengths[rows].max())
-        x = np.ascontiguousarray(inputs.X[rows, :, :longest].transpose(0, 2, 1))
-        mask = np.arange(longest) < inputs.lengths[rows, None]
-        yield np.arange(start, start + len(x)), torch.from_numpy(x), torch.from_numpy(mask)
-
-
-def check_inputs(call: str, recorder: "Recorder", inputs: Any) -> None:
-    """Refuse inputs of the kind that the model does not read."""
-    from oplens.data.sequences import SequenceData
-    from oplens.data.tokens import Tokens
-
-    wanted, cure = (Tokens, "as_tokens") if recorder.kind == "tokens" else (SequenceData, "as_sequences")
-    if not isinstance(inputs, wanted):
-        raise ArgumentError(
-            f"{call}(inputs of {type(inputs).__name__}): {recorder.name} reads {recorder.kind}; give {wanted.__name__}, e.g. of {cure}."
-        )
+    for batch in data.batches(batch_size):
+        yield np.arange(start, start + len(batch.x)), batch.x, batch.mask
+        start += len(batch.x)
