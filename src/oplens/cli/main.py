@@ -143,6 +143,64 @@ def explain(
 
 
 @app.command()
+def measure(
+    model: Annotated[
+        Path, typer.Argument(help="A Hugging Face model's directory, or one written by `oplens train` or `build`.")
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Tokens (.npy, .npz, .json, .jsonl), text (.txt) or sequences (.ts). Default: the directory's sampled_tokens.npy, or "
+            "every sequence of a small vocabulary."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for results.nc and report.html.")] = Path("measured"),
+    cases: Annotated[int | None, typer.Option("--cases", help="Measure the first cases only.")] = None,
+    window: Annotated[int | None, typer.Option("--window", help="Cut tokens into windows of this length.")] = None,
+    pad: Annotated[int | None, typer.Option("--pad", help="Token that pads rows; -1: nothing is padding.")] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="float64, float32, float16 or bfloat16.")] = "float64",
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Cases in memory together; changes no number.")] = 8,
+    maps: Annotated[int, typer.Option("--maps", help="Heads whose attention is drawn.")] = 12,
+    sample: Annotated[int, typer.Option("--sample", help="Points for dimensions from neighbours.")] = 2000,
+    against: Annotated[
+        Path | None, typer.Option("--against", help="A second model's directory, or a .npy of values: errors from it.")
+    ] = None,
+    compare: Annotated[
+        str, typer.Option("--compare", help="What --against compares: output or probabilities.")
+    ] = "output",
+    neural: Annotated[
+        Path | None, typer.Option("--neural", help="NetCDF of responses (stimulus, neuron[, repeat]) to predict.")
+    ] = None,
+    neural_variable: Annotated[str | None, typer.Option(help="Its variable, where there are several.")] = None,
+    pool: Annotated[str, typer.Option("--pool", help="What stands for a stimulus: mean, last or first.")] = "mean",
+    permutations: Annotated[int, typer.Option("--permutations", help="Of responses, for p values.")] = 200,
+    robustness: Annotated[bool, typer.Option("--robustness", help="Also move the weights by noise.")] = False,
+    draws: Annotated[int, typer.Option("--draws", help="Draws of the noise.")] = 32,
+    noise_cases: Annotated[int, typer.Option("--noise-cases", help="Cases the noisy model is run on.")] = 8,
+    relative: Annotated[
+        bool, typer.Option("--relative", help="Noise relative to each tensor's root mean square.")
+    ] = False,
+    lipschitz: Annotated[float | None, typer.Option("--lipschitz", help="L of the paper's formula.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of samples, folds and noise.")] = 0,
+    sampling_rate: Rate = None,
+    impute: Impute = None,
+) -> None:
+    """Measure a model: attention, ranks and dimensions per layer and head, perplexity, errors, robustness."""
+    from oplens.cli.measure import Against, Asked, Neural, Noise, Reading, Survey, run_measure
+
+    asked = Asked(
+        model,
+        data,
+        Reading(window, pad, cases, sampling_rate, impute),
+        Survey(dtype, batch_size, maps, sample, seed),
+        None if against is None else Against(against, compare),
+        None if neural is None else Neural(neural, neural_variable, pool, permutations),
+        Noise(draws, noise_cases, relative, lipschitz) if robustness else None,
+    )
+    _call(run_measure, asked, out)
+
+
+@app.command()
 def report(
     results: Annotated[Path, typer.Argument(help="A results.nc file.")],
     out: Annotated[Path, typer.Option("--out", help="HTML file to write.")],

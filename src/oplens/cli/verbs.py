@@ -1,20 +1,17 @@
 """What each verb does: read, call, write; progress goes to stderr."""
 
-import contextlib
 import dataclasses
 import math
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from oplens.assembly import assemble, default_partitions
 from oplens.cli.partitions import parse_partitions
-from oplens.data import SequenceData, Sinusoid, load_example, noisy_sinusoids, read_ts
+from oplens.cli.terminal import new_folder, notes, read_series, say, tell
+from oplens.data import SequenceData, Sinusoid, load_example, noisy_sinusoids
 from oplens.errors import ArgumentError
 from oplens.estimator import S4DClassifier
 from oplens.explanation import ExplicitOperator, expand
@@ -23,7 +20,6 @@ from oplens.report import render, what_if_lines
 from oplens.results import write_results
 from oplens.views import VIEWS, check_views, default_views
 
-console = Console(stderr=True, highlight=False)
 DEFAULT_FAMILY, DEFAULT_ORDER = "hermite", 2
 
 
@@ -63,7 +59,7 @@ class Request:
 
     def read(self, path: Path) -> SequenceData:
         """Sequences of a .ts file."""
-        return _read(path, self.sampling_rate, self.impute)
+        return read_series(path, self.sampling_rate, self.impute)
 
 
 def run_train(
@@ -77,15 +73,15 @@ def run_train(
     options: dict[str, Any],
 ) -> None:
     """Fit a classifier, write model and operator."""
-    sequences = _read(data, sampling_rate, impute)
+    sequences = read_series(data, sampling_rate, impute)
     if sequences.y is None:
         raise ArgumentError(f"train: {data} has no labels; a classifier learns from labelled sequences.")
-    folder = _folder(out)
+    folder = new_folder(out)
     if channels is not None:
         sequences = dataclasses.replace(sequences, channels=channels)
     classifier = S4DClassifier(**options, checkpoint_dir=folder / "run", verbose=1)
     _train_into(classifier, sequences, folder, family or DEFAULT_FAMILY, DEFAULT_ORDER if order is None else order)
-    _tell(f"wrote {folder}: model, operator; explain with: oplens explain {folder} DATA.ts --out DIR")
+    tell(f"wrote {folder}: model, operator; explain with: oplens explain {folder} DATA.ts --out DIR")
 
 
 def run_explain(
@@ -104,12 +100,12 @@ def run_explain(
     kept = next((f for f in (request.model / "operator", request.model) if (f / "operator.json").is_file()), None)
     op = _expanded(request) if kept is None else _own_operator(request, kept)
     if op.expansion is None and (request.order is not None or request.family is not None):
-        _tell("note: a stack of several layers has no expansion, so --order and --family change nothing here")
-    folder = _folder(out)
+        tell("note: a stack of several layers has no expansion, so --order and --family change nothing here")
+    folder = new_folder(out)
     partitions = default_partitions(op, chosen.bands, chosen.windows) if chosen.products is None else chosen.products
-    with _notes():
-        tree = assemble(op, sequences, partitions=partitions, views=_views(op, view, what_if), progress=_say)
-    _say("writing results and page")
+    with notes():
+        tree = assemble(op, sequences, partitions=partitions, views=_views(op, view, what_if), progress=say)
+    say("writing results and page")
     results = write_results(tree, folder / "results.nc")
     op.save(folder / "operator")
     page = render(tree, folder / "report.html")
@@ -117,7 +113,7 @@ def run_explain(
     if what_if:
         for line in what_if_lines(tree["what_if"].to_dataset()):
             typer.echo(line)
-    _tell(f"wrote {results} and {page}")
+    tell(f"wrote {results} and {page}")
 
 
 def _views(op: ExplicitOperator, named: list[str] | None, what_if: bool) -> list[str]:
@@ -135,12 +131,12 @@ def _views(op: ExplicitOperator, named: list[str] | None, what_if: bool) -> list
 def run_report(results: Path, out: Path) -> None:
     """Render a page from a result file."""
     page = render(results, out)
-    _tell(f"wrote {page}")
+    tell(f"wrote {page}")
 
 
 def run_demo(out: Path) -> None:
     """Two built-in data sets, end to end."""
-    folder = _folder(out)
+    folder = new_folder(out)
     waves = [
         noisy_sinusoids(n_cases=n, sampling_rate=64.0, n_timepoints=128, noise=0.7, seed=seed)
         for n, seed in ((100, 0), (100, 1))
@@ -150,19 +146,19 @@ def run_demo(out: Path) -> None:
         "basic_motions": (load_example("BasicMotions"), load_example("BasicMotions", "test"), "BasicMotions"),
     }
     for name, (training, test, title) in sets.items():
-        _tell(f"{title}: {training.n_cases} training cases, {test.n_cases} test cases")
+        tell(f"{title}: {training.n_cases} training cases, {test.n_cases} test cases")
         classifier = S4DClassifier(random_state=0, verbose=1, checkpoint_dir=folder / name / "run")
         op = _train_into(classifier, training, folder / name, DEFAULT_FAMILY, DEFAULT_ORDER)
         views = [view for view, made in VIEWS.items() if made.fits(op)]
-        tree = assemble(op, test, train=training, views=views, title=f"{title}: what the model computes", progress=_say)
+        tree = assemble(op, test, train=training, views=views, title=f"{title}: what the model computes", progress=say)
         if name == "sinusoids":
-            _say("predicting what the model decides on signals it has not seen")
+            say("predicting what the model decides on signals it has not seen")
             _add_predictions(tree, op)
         write_results(tree, folder / f"{name}.nc")
         page = "report.html" if name == "basic_motions" else f"report_{name}.html"
         render(tree, folder / page)
         _conclude(tree)
-    _tell(f"open {folder / 'report.html'} and {folder / 'report_sinusoids.html'}")
+    tell(f"open {folder / 'report.html'} and {folder / 'report_sinusoids.html'}")
 
 
 def _add_predictions(tree: Any, op: ExplicitOperator) -> None:
@@ -238,7 +234,7 @@ def _expanded(request: Request) -> ExplicitOperator:
         )
     training = request.read(source)
     loaded = S4D.from_pretrained(model) if model.is_dir() else _load_foreign(request, training)
-    _say("expanding the model on its training data")
+    say("expanding the model on its training data")
     order = DEFAULT_ORDER if request.order is None else request.order
     return expand(loaded, training, family=request.family or DEFAULT_FAMILY, order=order)
 
@@ -254,7 +250,7 @@ def _load_foreign(request: Request, training: SequenceData) -> S4D:
     if classes is None and training.classes:
         classes = training.classes
         named = ", ".join(f"logit {i} is {name}" for i, name in enumerate(classes))
-        _tell(f"note: class names in the order of {training.source}: {named}; state another with --classes")
+        tell(f"note: class names in the order of {training.source}: {named}; state another with --classes")
     return load_checkpoint(
         request.model,
         prenorm=foreign.prenorm,
@@ -265,43 +261,9 @@ def _load_foreign(request: Request, training: SequenceData) -> S4D:
     )
 
 
-def _read(path: Path, sampling_rate: float | None, impute: str | None) -> SequenceData:
-    """Read a .ts file; its warnings become lines on stderr."""
-    if impute not in (None, "linear", "mean"):
-        raise ArgumentError(f"--impute {impute}: choose linear or mean.")
-    with _notes():
-        return read_ts(path, impute=impute, sampling_rate=sampling_rate)  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def _notes() -> Iterator[None]:
-    """Warnings of the library as lines on stderr, each once."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for message in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)):
-        _tell(f"note: {message}")
-
-
-def _folder(out: Path) -> Path:
-    if out.exists() and not out.is_dir():
-        raise ArgumentError(f"--out {out}: this is a file; give a folder.")
-    out.mkdir(parents=True, exist_ok=True)
-    return out
-
-
-def _tell(line: str) -> None:
-    """A line as it is: a path or a name may hold what rich reads as markup."""
-    console.print(line, markup=False)
-
-
-def _say(line: str) -> None:
-    _tell(f"  {line} ...")
-
-
 def _conclude(tree: Any) -> None:
     """The two lines a reader wants at the terminal."""
-    _tell(str(tree.attrs["headline"]))
+    tell(str(tree.attrs["headline"]))
     summary = tree["summary"].to_dataset()
     parts = []
     if "agreement" in summary:
@@ -311,7 +273,7 @@ def _conclude(tree: Any) -> None:
                 f"order {order}: decides as the model in {float(row['agreement']):.1%}, R2 {_r2(float(row['margin_r2']))}"
             )
     parts.append(f"largest completeness residual {float(summary['completeness']):.1e} of the sum of absolute terms")
-    _tell("; ".join(parts))
+    tell("; ".join(parts))
 
 
 def _r2(value: float) -> str:

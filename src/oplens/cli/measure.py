@@ -1,0 +1,264 @@
+"""What `oplens measure` does: a model directory and data in, every measure out; finished stages are kept when it is interrupted."""
+
+import itertools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from oplens.cli.stages import Stages, digest
+from oplens.cli.terminal import new_folder, progress, read_series, say, tell
+from oplens.data import SequenceData
+from oplens.data.responses import Responses, read_responses
+from oplens.data.texts import read_tokenizer
+from oplens.data.token_files import read_tokens
+from oplens.data.tokens import Tokens, as_tokens
+from oplens.errors import ArgumentError, DataError
+from oplens.measurement.against import errors_against
+from oplens.measurement.neural import measure_neural, stimulus_tokens
+from oplens.measurement.robustness import weight_noise
+from oplens.measurement.survey import measure
+from oplens.models.recorders import load_recorder
+from oplens.models.recording import Recorder
+from oplens.report import render
+from oplens.results import write_results
+
+OWN_TOKENS = ("sampled_tokens.npy", "tokens.npy")  # what a model directory may hold to be measured on
+ALL_SEQUENCES = 2**14  # of a small vocabulary and a known length, run where no data are given
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data are read, and how many of them."""
+
+    window: int | None
+    pad: int | None
+    cases: int | None
+    sampling_rate: float | None
+    impute: str | None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """How the one pass is made that most measures come from."""
+
+    dtype: str
+    batch_size: int
+    maps: int
+    sample: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Against:
+    """What answers are compared with: a model's directory or an array of values."""
+
+    target: Path
+    outputs: str
+
+
+@dataclass(frozen=True)
+class Neural:
+    """Recorded responses to predict."""
+
+    file: Path
+    variable: str | None
+    pool: str
+    permutations: int
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The sweep over noise on weights."""
+
+    draws: int
+    cases: int
+    relative: bool
+    lipschitz: float | None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All that `oplens measure` was asked for."""
+
+    model: Path
+    data: Path | None
+    reading: Reading
+    survey: Survey
+    against: Against | None
+    neural: Neural | None
+    noise: Noise | None
+
+
+def run_measure(asked: Asked, out: Path) -> None:
+    """Measure, write results.nc and report.html."""
+    survey = asked.survey
+    recorder = load_recorder(asked.model, survey.dtype)
+    responses = None if asked.neural is None else read_responses(asked.neural.file, variable=asked.neural.variable)
+    inputs, responses = _inputs(asked, recorder, responses)
+    target = None if asked.against is None else _target(asked.against, survey)
+    if asked.noise is not None and survey.dtype != "float64":
+        raise ArgumentError("--robustness: derivatives are taken in float64; leave --dtype out.")
+    folder = new_folder(out)
+    for line in (*recorder.notes, *(() if responses is None else responses.notes)):
+        tell(f"note: {line}")
+    stages = Stages(folder / "partial", (digest(asked.model), _digest(inputs), repr(survey)))
+    found = stages.groups("survey", (), lambda: _survey(recorder, inputs, survey))
+    if asked.against is not None:
+        depends = (digest(asked.against.target), repr(asked.against))
+        found = stages.groups("errors", depends, lambda: _errors(recorder, inputs, target, asked)) | found
+    if asked.neural is not None and responses is not None:
+        depends = (digest(asked.neural.file), repr(asked.neural))
+        found = stages.groups("neural", depends, lambda: _neural(recorder, inputs, responses, asked)) | found
+    if asked.noise is not None:
+        found = stages.groups("robustness", (repr(asked.noise),), lambda: _noise(recorder, inputs, asked)) | found
+    tree = xr.DataTree.from_dict(found)
+    if responses is not None:
+        tree.attrs["notes"] = json.dumps([*json.loads(tree.attrs["notes"]), *responses.notes])
+    results = write_results(tree, folder / "results.nc")
+    page = render(tree, folder / "report.html")
+    stages.clear()
+    tell(str(tree.attrs["headline"]))
+    tell(f"wrote {results} and {page}")
+
+
+def _inputs(
+    asked: Asked, recorder: Recorder, responses: Responses | None
+) -> tuple[Tokens | SequenceData, Responses | None]:
+    """What the model is run on, and the responses with the numbers of its cases."""
+    data, reading, model = asked.data, asked.reading, asked.model
+    if reading.cases is not None and reading.cases < 1:
+        raise ArgumentError(f"--cases {reading.cases}: give at least 1.")
+    if recorder.kind == "series":
+        if data is None:
+            raise ArgumentError(f"measure: {model} takes sequences of real numbers; give a .ts file of them.")
+        series = read_series(data, reading.sampling_rate, reading.impute)
+        return _first_cases(series, reading.cases), responses
+    limits: dict[str, Any] = {"max_length": recorder.max_length, "vocabulary": recorder.vocabulary}
+    tokenizer = read_tokenizer(model)
+    if data is None and responses is not None and responses.text is not None:
+        if tokenizer is None:
+            raise DataError(f"{responses.name}: holds texts, but {model} has no tokenizer; give token ids as DATA.")
+        return stimulus_tokens(responses, tokenizer, max_length=recorder.max_length)
+    if data is None:
+        data = next((model / name for name in OWN_TOKENS if (model / name).is_file()), None)
+        if data is None:
+            return _every_sequence(recorder, model), responses
+        say(f"reading {data}, since no data were given")
+    tokens = read_tokens(data, tokenizer, window=reading.window, pad=reading.pad, **limits)
+    return tokens if reading.cases is None else tokens.first(reading.cases), responses
+
+
+def _every_sequence(recorder: Recorder, model: Path) -> Tokens:
+    """All inputs of a model of few symbols and a known length, such as a construction."""
+    vocabulary, length = recorder.vocabulary, recorder.max_length
+    if vocabulary is None or length is None or vocabulary ** min(length, 64) > ALL_SEQUENCES:
+        raise ArgumentError(
+            f"measure: no data were given and {model} holds none of {', '.join(OWN_TOKENS)}; give tokens (.npy, .npz, .json, .jsonl) or "
+            "text (.txt)."
+        )
+    say(f"running all {vocabulary**length:,} sequences of {length} symbols, since no data were given")
+    rows = np.array(list(itertools.product(range(vocabulary), repeat=length)))
+    return as_tokens(rows, vocabulary=vocabulary, name=f"all {vocabulary**length:,} sequences", source="enumeration")
+
+
+def _first_cases(series: SequenceData, count: int | None) -> SequenceData:
+    return series if count is None or count >= series.n_cases else series.select(range(count))
+
+
+def _target(against: Against, survey: Survey) -> Any:
+    """A second model, or values per case."""
+    path = against.target
+    if path.is_dir():
+        return load_recorder(path, survey.dtype)
+    if path.suffix != ".npy" or not path.is_file():
+        raise ArgumentError(
+            f"--against {path}: give the directory of a second model, or a .npy file of values, one row per case."
+        )
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"--against {path}: not an array of numbers ({str(error)[:120]}).") from None
+
+
+def _survey(recorder: Recorder, inputs: Tokens | SequenceData, survey: Survey) -> xr.DataTree:
+    with progress("running the model") as tick:
+        return measure(
+            recorder,
+            inputs,
+            batch_size=survey.batch_size,
+            maps=survey.maps,
+            sample=survey.sample,
+            seed=survey.seed,
+            progress=tick,
+        )
+
+
+def _errors(recorder: Recorder, inputs: Any, target: Any, asked: Asked) -> xr.DataTree:
+    assert asked.against is not None
+    with progress("comparing answers") as tick:
+        ds = errors_against(
+            recorder,
+            inputs,
+            target,
+            outputs=asked.against.outputs,
+            batch_size=asked.survey.batch_size,
+            progress=tick,
+        )
+    return _stage("errors", ds.assign_attrs(against=asked.against.target.resolve().name))
+
+
+def _neural(recorder: Recorder, inputs: Any, responses: Responses, asked: Asked) -> xr.DataTree:
+    assert asked.neural is not None
+    ds = measure_neural(
+        recorder,
+        inputs,
+        responses,
+        pool=asked.neural.pool,
+        permutations=asked.neural.permutations,
+        seed=asked.survey.seed,
+        batch_size=asked.survey.batch_size,
+        progress=say,
+    )
+    return _stage("neural", ds)
+
+
+def _noise(recorder: Recorder, inputs: Any, asked: Asked) -> xr.DataTree:
+    """On the first cases: draws and scales multiply the passes."""
+    noise = asked.noise
+    assert noise is not None
+    if isinstance(inputs, Tokens):
+        few = inputs.first(min(noise.cases, inputs.n_cases))
+        x: Any = few.ids
+        mask = few.mask
+    else:
+        first = _first_cases(inputs, noise.cases)
+        x, mask = first.X.transpose(0, 2, 1), np.arange(first.X.shape[2]) < first.lengths[:, None]
+    with progress("moving the weights") as tick:
+        ds = weight_noise(
+            recorder,
+            x,
+            mask,
+            draws=noise.draws,
+            relative=noise.relative,
+            lipschitz=noise.lipschitz,
+            batch_size=asked.survey.batch_size,
+            seed=asked.survey.seed,
+            progress=tick,
+        )
+    return _stage("robustness", ds)
+
+
+def _stage(name: str, ds: xr.Dataset) -> xr.DataTree:
+    """One group on its own; the whole's root is that of the survey."""
+    return xr.DataTree.from_dict({"/": xr.Dataset(attrs={"title": name}), f"/{name}": ds})
+
+
+def _digest(inputs: Tokens | SequenceData) -> str:
+    import hashlib
+
+    values = (inputs.ids, inputs.lengths) if isinstance(inputs, Tokens) else (inputs.X, inputs.lengths)
+    return hashlib.sha256(b"".join(np.ascontiguousarray(v).tobytes() for v in values)).hexdigest()
