@@ -39,7 +39,7 @@ def test_lines_hold_the_numbers():
     for name, variable in names.items():
         np.testing.assert_allclose(traces[name].x, ds.sigma)
         np.testing.assert_allclose(traces[name].y, ds[variable])
-    assert traces["paper's formula"].customdata[-1] == "σ = 1.00<br>paper's formula 700"
+    assert traces["paper's formula"].customdata[-1] == "σ = 1<br>paper's formula 700"
     band = figure.data[0]
     np.testing.assert_allclose(band.x, [*ds.sigma, *ds.sigma[::-1]])
     np.testing.assert_allclose(band.y, [*ds.deviation_high, *ds.deviation_low[::-1]])
@@ -58,7 +58,7 @@ def test_the_end_of_linearity_is_marked(until, side):
     figure = movement_under_noise(sweep(linear_until=until))
     assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(until, until)]
     (words,) = figure.layout.annotations
-    assert words.text == f"linear up to {three(until)}"
+    assert words.text == f"linear up to {until:g}"
     assert words.x == pytest.approx(np.log10(until))
     assert words.xanchor == side
 

@@ -48,11 +48,11 @@ def findings(*args, **changes):
 def test_words_tell_the_numbers():
     found = findings()
     assert found[0] == (
-        "Noise of σ = 0.0100 on every weight moves an answer by 0.0210 on average (0.0180 to 0.0240), 4.20 % of how widely the answers "
+        "Noise of σ = 0.01 on every weight moves an answer by 0.0210 on average (0.0180 to 0.0240), 4.2 % of how widely the answers "
         "differ."
     )
     assert found[1] == (
-        "Up to σ = 0.0500 the first order tells the movement to 10 %: per unit of noise it is 2.10 as measured (1.80 to 2.40), 2.00 to first "
+        "Up to σ = 0.05 the first order tells the movement to 10 %: per unit of noise it is 2.10 as measured (1.80 to 2.40), 2.00 to first "
         "order on the same draws. What it misses grows as σ to the power 1.99."
     )
     assert found[2].startswith("The Jacobian's norm, 3.00 (± 0.250), bounds the first order")
@@ -73,8 +73,11 @@ def test_exact_means_are_told():
 def test_relative_noise_and_one_answer():
     found = findings(attrs={"noise": "relative", "n_answers": 1}, output_spread=0.0)
     assert found[0] == (
-        "Noise of 1.00 % of each weight tensor's size moves the answer by 0.0210 on average (0.0180 to 0.0240)."
+        "Noise of 1 % of each weight tensor's size moves the answer by 0.0210 on average (0.0180 to 0.0240)."
     )
+    assert found[1].startswith("Up to 5 % the first order")
+    assert "(Theorem 2: σ‖θ‖ L for relative noise, P" in found[3]
+    assert findings(attrs={"noise": "relative"}, linear_until=0.0)[1].startswith("Already at 0.1 %, the smallest")
     (section,) = robustness_section(sweep(attrs={"noise": "relative"}), Limits())
     assert "root mean square" in section.notes[0]
 
@@ -82,10 +85,10 @@ def test_relative_noise_and_one_answer():
 def test_where_linearity_ends_or_does_not():
     assert example(sweep()) == 1
     never = findings(linear_until=0.0, slope=np.nan)
-    assert never[1].startswith("Already at σ = 0.00100, the smallest noise that was tried, more than 10 %")
-    assert never[0].startswith("Noise of σ = 0.00100")
+    assert never[1].startswith("Already at σ = 0.001, the smallest noise tried, the first order misses more than 10 %")
+    assert never[0].startswith("Noise of σ = 0.001")
     always = findings(linear_until=np.inf, remainder_order=np.nan)
-    assert always[1].startswith("In the whole sweep, up to σ = 0.100, the first order")
+    assert always[1].startswith("In the whole sweep, up to σ = 0.1, the first order")
     assert "power" not in always[1]
 
 
@@ -106,7 +109,7 @@ def test_the_papers_formula_is_contradicted_only_where_it_is():
 def test_nothing_moves():
     still = {name: [0.0] * 3 for name in ("deviation", "deviation_low", "deviation_high", "first_order", "remainder")}
     found = findings(**still, first_order_slope=0.0, jacobian_norm=0.0, linear_until=0.0)
-    assert found[0].startswith("Noise of σ = 0.00100 on every weight moves an answer by 0 on average")
+    assert found[0].startswith("Noise of σ = 0.001 on every weight moves an answer by 0 on average")
     assert not any("Jacobian's norm" in finding for finding in found)
     assert "more than what was measured" in found[2]
 
@@ -115,7 +118,7 @@ def test_the_table_holds_every_scale_and_no_group_no_section():
     ds = sweep()
     (section,) = robustness_section(xr.DataTree.from_dict({"/": xr.Dataset(), "/robustness": ds}), Limits())
     (table,) = section.tables
-    assert table.rows[2] == ["0.100", "0.300", "0.200", "0.300", "0.0100", "200"]
+    assert table.rows[2] == ["0.1", "0.300", "0.200", "0.300", "0.0100", "200"]
     assert len(table.rows) == 3
     assert all(len(row) == len(table.header) for row in table.rows)
     assert "8 answers and 16 draws" in section.pictures[0].caption

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, figure, number
+from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, figure, number, significant
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -121,7 +121,7 @@ def _line(sigma: Any, values: Any, name: str, line: dict[str, Any], symbol: str 
         "y": values,
         "line": line,
         "marker": {"size": 6, "color": line["color"], "symbol": symbol or "circle"},
-        "customdata": [f"σ = {three(s)}<br>{name} {three(v)}" for s, v in zip(sigma, values, strict=True)],
+        "customdata": [f"σ = {significant(s)}<br>{name} {three(v)}" for s, v in zip(sigma, values, strict=True)],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
 
@@ -133,7 +133,7 @@ def _end(until: float, sigma: Any) -> tuple[list[dict[str, Any]], list[dict[str,
     line = {"type": "line", **ends, "line": {"color": MUTED, "width": 1, "dash": "dot"}}
     right = math.log(until / sigma[0]) > 0.5 * math.log(sigma[-1] / sigma[0])
     words = {
-        "text": f"linear up to {three(until)}",
+        "text": f"linear up to {significant(until)}",
         "x": math.log10(until),
         "xanchor": "right" if right else "left",
         "yref": "paper",

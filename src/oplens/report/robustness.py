@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from oplens.figures.robustness import movement_under_noise, three
-from oplens.figures.style import number
+from oplens.figures.style import number, significant
 from oplens.report.blocks import Limits, Picture, Section, Table, group
 
 FAR = 10  # a formula that states so many times what was measured tells nothing of it
@@ -71,9 +71,9 @@ def _linear(ds: xr.Dataset) -> str:
     until, last = float(ds["linear_until"]), float(ds["sigma"][-1])
     limit = _percent(float(ds.attrs["linear_limit"]))
     if until == 0:
-        first = three(float(ds["sigma"][0]))
-        return f"Already at σ = {first}, the smallest noise that was tried, more than {limit} of the first order is missing: nothing here is linear."
-    reach = f"In the whole sweep, up to σ = {three(last)}," if math.isinf(until) else f"Up to σ = {three(until)}"
+        least = _scale(ds, float(ds["sigma"][0]))
+        return f"Already at {least}, the smallest noise tried, the first order misses more than {limit}: nothing here is linear."
+    reach = f"In the whole sweep, up to {_scale(ds, last)}," if math.isinf(until) else f"Up to {_scale(ds, until)}"
     same = float(ds["first_order"][0] / ds["sigma"][0])
     found = (
         f"{reach} the first order tells the movement to {limit}: per unit of noise it is {three(float(ds['slope']))} as measured "
@@ -109,8 +109,10 @@ def _paper(ds: xr.Dataset) -> list[str]:
     source = (
         "as given" if given else "the largest gain by the input that was found, which may be below the true constant"
     )
+    # E norm(e)^2 is sigma^2 P where all noise is alike, and sigma^2 norm(theta)^2 where it follows the weights.
+    form = "σ‖θ‖ L for relative noise" if ds.attrs.get("noise") == "relative" else "σ√P L"
     words = (
-        f"The paper's formula (Theorem 2: σ√P L, P = {int(ds['n_parameters']):,}, L = {three(L)}, {source}) states "
+        f"The paper's formula (Theorem 2: {form}, P = {int(ds['n_parameters']):,}, L = {three(L)}, {source}) states "
         f"{three(stated)} there"
     )
     counter = (
@@ -143,11 +145,15 @@ def _noise(ds: xr.Dataset) -> str:
 def _amount(ds: xr.Dataset, sigma: float) -> str:
     if ds.attrs.get("noise") == "relative":
         return f"Noise of {_percent(sigma)} of each weight tensor's size"
-    return f"Noise of σ = {three(sigma)} on every weight"
+    return f"Noise of σ = {significant(sigma)} on every weight"
+
+
+def _scale(ds: xr.Dataset, sigma: float) -> str:
+    return _percent(sigma) if ds.attrs.get("noise") == "relative" else f"σ = {significant(sigma)}"
 
 
 def _percent(value: float) -> str:
-    return f"{three(100 * value).removesuffix('.0')} %"
+    return f"{significant(100 * value)} %"
 
 
 def _plural(count: int, name: str) -> str:
@@ -163,7 +169,7 @@ def _table(ds: xr.Dataset) -> Table:
         "paper_claim": "paper",
     }
     rows = [
-        [three(float(sigma)), *(three(float(ds[name][k])) for name in names)]
+        [significant(float(sigma)), *(three(float(ds[name][k])) for name in names)]
         for k, sigma in enumerate(ds["sigma"].values)
     ]
     caption = (
