@@ -158,6 +158,9 @@ def measure(
     cases: Annotated[int | None, typer.Option("--cases", help="Measure the first cases only.")] = None,
     window: Annotated[int | None, typer.Option("--window", help="Cut tokens into windows of this length.")] = None,
     pad: Annotated[int | None, typer.Option("--pad", help="Token that pads rows; -1: nothing is padding.")] = None,
+    length: Annotated[
+        int | None, typer.Option("--length", help="Without data: all sequences of so many symbols.")
+    ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float64, float32, float16 or bfloat16.")] = "float64",
     batch_size: Annotated[int, typer.Option("--batch-size", help="Cases in memory together; changes no number.")] = 8,
     maps: Annotated[int, typer.Option("--maps", help="Heads whose attention is drawn.")] = 12,
@@ -173,6 +176,7 @@ def measure(
     ] = None,
     neural_variable: Annotated[str | None, typer.Option(help="Its variable, where there are several.")] = None,
     pool: Annotated[str, typer.Option("--pool", help="What stands for a stimulus: mean, last or first.")] = "mean",
+    folds: Annotated[int, typer.Option("--folds", help="Parts of the stimuli, each predicted from the others.")] = 5,
     permutations: Annotated[int, typer.Option("--permutations", help="Of responses, for p values.")] = 200,
     robustness: Annotated[bool, typer.Option("--robustness", help="Also move the weights by noise.")] = False,
     draws: Annotated[int, typer.Option("--draws", help="Draws of the noise.")] = 32,
@@ -191,10 +195,10 @@ def measure(
     asked = Asked(
         model,
         data,
-        Reading(window, pad, cases, sampling_rate, impute),
+        Reading(window, pad, length, cases, sampling_rate, impute),
         Survey(dtype, batch_size, maps, sample, seed),
         None if against is None else Against(against, compare),
-        None if neural is None else Neural(neural, neural_variable, pool, permutations),
+        None if neural is None else Neural(neural, neural_variable, pool, folds, permutations),
         Noise(draws, noise_cases, relative, lipschitz) if robustness else None,
     )
     _call(run_measure, asked, out)

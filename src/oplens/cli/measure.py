@@ -36,6 +36,7 @@ class Reading:
 
     window: int | None
     pad: int | None
+    length: int | None
     cases: int | None
     sampling_rate: float | None
     impute: str | None
@@ -67,6 +68,7 @@ class Neural:
     file: Path
     variable: str | None
     pool: str
+    folds: int
     permutations: int
 
 
@@ -146,23 +148,29 @@ def _inputs(
     if data is None:
         data = next((model / name for name in OWN_TOKENS if (model / name).is_file()), None)
         if data is None:
-            return _every_sequence(recorder, model), responses
+            return _every_sequence(recorder, model, reading.length), responses
         say(f"reading {data}, since no data were given")
     tokens = read_tokens(data, tokenizer, window=reading.window, pad=reading.pad, **limits)
     return tokens if reading.cases is None else tokens.first(reading.cases), responses
 
 
-def _every_sequence(recorder: Recorder, model: Path) -> Tokens:
-    """All inputs of a model of few symbols and a known length, such as a construction."""
-    vocabulary, length = recorder.vocabulary, recorder.max_length
-    if vocabulary is None or length is None or vocabulary ** min(length, 64) > ALL_SEQUENCES:
+def _every_sequence(recorder: Recorder, model: Path, length: int | None) -> Tokens:
+    """All inputs of a model of few symbols, such as a construction."""
+    vocabulary, length = recorder.vocabulary, length or recorder.max_length
+    if vocabulary is None or length is None:
         raise ArgumentError(
             f"measure: no data were given and {model} holds none of {', '.join(OWN_TOKENS)}; give tokens (.npy, .npz, .json, .jsonl) or "
-            "text (.txt)."
+            "text (.txt), or --length N for all sequences of N symbols."
         )
-    say(f"running all {vocabulary**length:,} sequences of {length} symbols, since no data were given")
-    rows = np.array(list(itertools.product(range(vocabulary), repeat=length)))
-    return as_tokens(rows, vocabulary=vocabulary, name=f"all {vocabulary**length:,} sequences", source="enumeration")
+    if length < 1 or vocabulary ** min(length, 64) > ALL_SEQUENCES:
+        raise ArgumentError(
+            f"measure(--length {length}): {vocabulary} symbols give {vocabulary ** min(length, 64):,} sequences or more, and 1 to "
+            f"{ALL_SEQUENCES:,} are run; give tokens of some."
+        )
+    count = f"all {vocabulary**length:,} sequences of {length} symbols"
+    say(f"running {count}, since no data were given")
+    rows = list(itertools.product(range(vocabulary), repeat=length))
+    return as_tokens(np.array(rows), vocabulary=vocabulary, name=count, source="enumeration")
 
 
 def _first_cases(series: SequenceData, count: int | None) -> SequenceData:
@@ -218,6 +226,7 @@ def _neural(recorder: Recorder, inputs: Any, responses: Responses, asked: Asked)
         inputs,
         responses,
         pool=asked.neural.pool,
+        folds=asked.neural.folds,
         permutations=asked.neural.permutations,
         seed=asked.survey.seed,
         batch_size=asked.survey.batch_size,

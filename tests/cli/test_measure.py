@@ -1,0 +1,173 @@
+"""`oplens measure` as a user meets it: what it writes, how it goes on, what it refuses."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+from oplens.cli.main import main
+from oplens.construction import FunctionTable, build_depth2
+from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
+from oplens.results import read_results
+
+
+def run(monkeypatch, capsys, *words):
+    """Exit code and what stood on stderr, in one line."""
+    monkeypatch.setattr(sys, "argv", ["oplens", "measure", *map(str, words)])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    code = stopped.value.code
+    return (0 if code is None else int(code)), " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A decoder over 7 symbols, its tokens, a copy with other weights, and a small S4D."""
+    folder = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    shape = TransformerConfig(
+        d_output=7, vocabulary=7, d_model=8, n_heads=2, d_ffn=8, n_frequencies=2, causal=True, readout="position"
+    )
+    Transformer(shape).save_pretrained(folder / "decoder")
+    Transformer(shape).save_pretrained(folder / "other")
+    S4D(S4DConfig(d_input=2, n_classes=2, d_model=3, d_state=4)).save_pretrained(folder / "s4d")
+    np.save(folder / "tokens.npy", np.random.default_rng(0).integers(0, 7, (5, 12)))
+    return folder
+
+
+def test_everything_at_once_is_written_and_drawn(folder, tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(1)
+    responses = xr.Dataset({"responses": (("stimulus", "neuron"), rng.standard_normal((12, 3)))})
+    responses = responses.assign_coords(
+        case=("stimulus", np.repeat(np.arange(4), 3)), position=("stimulus", np.tile([2, 5, 8], 4))
+    )
+    responses.to_netcdf(tmp_path / "v1.nc", engine="h5netcdf")
+    out = tmp_path / "out"
+    words = (
+        folder / "decoder",
+        folder / "tokens.npy",
+        "--out",
+        out,
+        "--against",
+        folder / "other",
+        "--robustness",
+        "--draws",
+        3,
+    )
+    code, err = run(monkeypatch, capsys, *words, "--neural", tmp_path / "v1.nc", "--permutations", 9, "--folds", 3)
+    assert code == 0, err
+    tree = read_results(out / "results.nc")
+    assert set(tree.children) == {
+        *(
+            "attention",
+            "attention_maps",
+            "errors",
+            "neural",
+            "predictions",
+            "representations",
+            "robustness",
+            "similarity",
+        )
+    }
+    logits = Transformer.from_pretrained(folder / "decoder").double().eval()
+    tokens = torch.from_numpy(np.load(folder / "tokens.npy"))
+    with torch.no_grad():
+        logs = torch.log_softmax(logits(tokens)[:, :-1], -1).gather(-1, tokens[:, 1:, None])
+        other = Transformer.from_pretrained(folder / "other").double().eval()(tokens)
+        eam = (logits(tokens) - other).norm(dim=-1).mean()
+    assert float(tree["predictions/perplexity"]) == pytest.approx(float(torch.exp(-logs.mean())), rel=1e-10)
+    assert float(tree["errors/eam"]) == pytest.approx(float(eam), rel=1e-10)
+    assert sorted(path.name for path in out.iterdir()) == ["report.html", "results.nc"]
+    assert f"{float(tree['predictions/perplexity']):.4g}"[:4] in err
+
+
+def test_the_same_command_goes_on_after_an_interrupt_and_others_start_anew(folder, tmp_path, monkeypatch, capsys):
+    from oplens.cli import measure as verb
+
+    words = (folder / "decoder", folder / "tokens.npy", "--out", tmp_path, "--against", folder / "other")
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verb, "errors_against", stop)
+        code, err = run(monkeypatch, capsys, *words)
+    assert code == 130
+    assert "the same command continues" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["partial"]
+    shutil.copytree(tmp_path / "partial", tmp_path.parent / "kept", dirs_exist_ok=True)
+    code, err = run(monkeypatch, capsys, *words)
+    assert (code, "survey: kept from before" in err) == (0, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "results.nc"]
+    shutil.copytree(tmp_path.parent / "kept", tmp_path / "partial")
+    code, err = run(monkeypatch, capsys, *words, "--sample", 9)
+    assert (code, "kept" in err) == (0, False)
+    (tmp_path / "partial").mkdir()
+    (tmp_path / "partial" / "survey.nc").write_bytes(b"half of a file")
+    code, err = run(monkeypatch, capsys, *words)
+    assert (code, "kept" in err) == (0, False)
+
+
+def test_a_construction_is_run_on_every_input_and_its_uniform_attention_has_rank_one(tmp_path, monkeypatch, capsys):
+    model, _ = build_depth2(FunctionTable.from_family("parity", 2, 5))
+    model.save_pretrained(tmp_path / "parity")
+    np.save(tmp_path / "values.npy", [bin(k).count("1") % 2 for k in range(32)])
+    words = (tmp_path / "parity", "--length", 5, "--out", tmp_path / "out", "--against", tmp_path / "values.npy")
+    code, err = run(monkeypatch, capsys, *words)
+    assert (code, "all 32 sequences" in err) == (0, True)
+    tree = read_results(tmp_path / "out" / "results.nc")
+    assert float(tree["errors/largest"]) == 0
+    assert tree["errors/largest"].attrs["claim"] == "exact"
+    np.testing.assert_allclose(tree["attention/effective_rank"], 1, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("nowhere", "tokens.npy"), "no such folder"),
+        (("decoder",), "no data were given"),
+        (("s4d",), "give a .ts file"),
+        (("decoder", "--length", 99), "sequences or more"),
+        (("decoder", "none.npy"), "no such file"),
+        (("decoder", "tokens.npy", "--cases", 0), "at least 1"),
+        (("decoder", "tokens.npy", "--against", "tokens.csv"), "directory of a second model"),
+        (("decoder", "tokens.npy", "--against", "text.npy"), "not an array of numbers"),
+        (("decoder", "tokens.npy", "--neural", "none.nc"), "none.nc"),
+        (("decoder", "tokens.npy", "--compare", "loss", "--against", "other"), "probabilities"),
+        (("decoder", "tokens.npy", "--dtype", "float8"), "float8"),
+        (("decoder", "tokens.npy", "--robustness", "--dtype", "float32"), "float64"),
+        (("decoder", "tokens.npy", "--robustness", "--draws", 1), "draws"),
+        (("decoder", "tokens.npy", "--window", 1), "window"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence_and_leaves_nothing(words, text, folder, tmp_path, monkeypatch, capsys):
+    (folder / "text.npy").write_text("no array")
+    given = [
+        folder / word if isinstance(word, str) and (word in ("decoder", "s4d", "other") or "." in word) else word
+        for word in words
+    ]
+    code, err = run(monkeypatch, capsys, *given, "--out", tmp_path / "out")
+    assert code == 1, err
+    assert text in err
+    assert err.startswith("oplens: ") or "oplens: " in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "out" / "results.nc").exists()
+
+
+def test_series_are_measured_through_their_model(folder, tmp_path, monkeypatch, capsys):
+    lines = ["@problemName two", "@dimensions 2", "@classLabel true 0 1", "@data"]
+    lines += [
+        f"{','.join(map(str, row))}:{','.join(map(str, row[::-1]))}:{k % 2}"
+        for k, row in enumerate(np.random.default_rng(0).standard_normal((6, 20)).round(3))
+    ]
+    (tmp_path / "data.ts").write_text("\n".join(lines) + "\n")
+    code, err = run(monkeypatch, capsys, folder / "s4d", tmp_path / "data.ts", "--cases", 5, "--out", tmp_path / "out")
+    assert code == 0, err
+    tree = read_results(tmp_path / "out" / "results.nc")
+    assert json.loads(tree.attrs["data"])["cases"] == 5
+    assert "attention" not in tree.children
