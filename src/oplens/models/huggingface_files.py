@@ -32,15 +32,15 @@ class Source:
     head : str
     auto_class : str
         Class of `transformers` that builds it.
-    safe : bool
-        Weights are safetensors; otherwise torch's restricted unpickler, which builds tensors only, has to read them.
+    pickled : tuple of str
+        Names of the files of weights where these are no safetensors: only torch's restricted unpickler may read them.
     notes : tuple of str
     """
 
     config: Any
     head: Head
     auto_class: str
-    safe: bool
+    pickled: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -55,14 +55,14 @@ def read_source(directory: Path) -> Source:
             "merge_and_unload() and save that."
         )
     config = _load_config(directory, where, values)
-    safe = _check_weights(directory)
+    pickled = _check_weights(directory)
     head, auto_class, notes = _choose(config, values)
-    if not safe:
+    if pickled:
         notes = (
             *notes,
-            f"Weights come from {_PICKLED}, read by torch's restricted unpickler (weights_only), which builds tensors only.",
+            f"Weights come from {pickled[0]}, read by torch's restricted unpickler, which builds tensors only.",
         )
-    return Source(config, head, auto_class, safe, notes)
+    return Source(config, head, auto_class, pickled, notes)
 
 
 def _check_config(where: Path, values: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ def _check_config(where: Path, values: dict[str, Any]) -> None:
             f"{where}: the weights are quantised (quantization_config); measures of packed integers would be those of another model. "
             "Give the original checkpoint, or dequantise and save it."
         )
-    if values.get("model_type") is None:
+    if not isinstance(values.get("model_type"), str):
         raise CheckpointError(
             f"{where}: names no model_type and no format of this library; a Hugging Face model's config.json has the former, our own "
             "models the latter."
@@ -138,8 +138,8 @@ def _choose(config: Any, values: dict[str, Any]) -> tuple[Head, str, tuple[str, 
     return "no head", "AutoModel", (f"The head of {wanted} is left out; the output is the last hidden state.",)
 
 
-def _check_weights(directory: Path) -> bool:
-    """Whether the weights are safetensors; every file there, none a stand-in for one."""
+def _check_weights(directory: Path) -> tuple[str, ...]:
+    """Names of pickled files, () where weights are safetensors; every file is there, none a stand-in for one."""
     for single, safe in ((_SAFE, True), (_PICKLED, False)):
         index = directory / f"{single}.index.json"
         if (directory / single).exists():
@@ -148,9 +148,11 @@ def _check_weights(directory: Path) -> bool:
             shards = _shards(index)
         else:
             continue
+        if not safe:
+            return tuple(shards)
         for shard in shards:
-            _check_file(directory / shard, safe)
-        return safe
+            _check_file(directory / shard)
+        return ()
     others = sorted(
         path.name for path in directory.iterdir() if path.suffix in (".h5", ".msgpack", ".gguf", ".bin", ".pt", ".pth")
     )
@@ -175,7 +177,7 @@ def _shards(index: Path) -> list[str]:
     return shards
 
 
-def _check_file(path: Path, safe: bool) -> None:
+def _check_file(path: Path) -> None:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -187,12 +189,11 @@ def _check_file(path: Path, safe: bool) -> None:
         raise CheckpointError(
             f"{path}: this is a Git LFS pointer, not the file it stands for; fetch the file itself with `git lfs pull`."
         )
-    if safe:
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except (SafetensorError, OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: damaged safetensors file ({error}); copy it again.") from error
+    try:
+        with safe_open(path, framework="pt"):
+            pass
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: damaged safetensors file ({error}); copy it again.") from error
 
 
 def _first_line(error: BaseException) -> str:

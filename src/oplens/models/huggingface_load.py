@@ -2,6 +2,8 @@
 
 import contextlib
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 from torch import nn
 
 from oplens.errors import CheckpointError
+from oplens.models.archives import read_archive
 from oplens.models.double_precision import DoublePrecision
 from oplens.models.huggingface_files import Source
 
@@ -26,24 +29,28 @@ def load_module(directory: Path, source: Source, dtype: torch.dtype) -> tuple[An
         # Block-sparse rows do not sum to 1, and a short input would switch the model to full attention for good.
         config.attention_type = "original_full"
     precision = DoublePrecision() if dtype == torch.float64 else contextlib.nullcontext()
-    try:
-        with precision:
-            module, info = getattr(transformers, source.auto_class).from_pretrained(
-                directory,
-                config=config,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=source.safe,
-                weights_only=True,
-                dtype=dtype,
-                attn_implementation="eager",
-                output_loading_info=True,
-            )
-    except Exception as error:
-        text = " ".join(str(error).split())[:300]
-        raise CheckpointError(
-            f"{directory}: transformers cannot load the model ({type(error).__name__}: {text})."
-        ) from error
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = directory
+        if source.pickled:
+            folder = Path(temporary)
+            _rewrite(directory, source.pickled, folder)
+        try:
+            with precision:
+                module, info = getattr(transformers, source.auto_class).from_pretrained(
+                    folder,
+                    config=config,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    use_safetensors=True,
+                    dtype=dtype,
+                    attn_implementation="eager",
+                    output_loading_info=True,
+                )
+        except Exception as error:  # the library lets anything through, by what the configuration asks for
+            text = " ".join(str(error).split())[:300]
+            raise CheckpointError(
+                f"{directory}: transformers cannot load the model ({type(error).__name__}: {text})."
+            ) from error
     notes = _check_keys(directory, source, info)
     for name, value in module.named_parameters():
         if not bool(torch.isfinite(value).all()):
@@ -61,6 +68,25 @@ def longest_case(module: Any) -> int | None:
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding) and part.padding_idx is not None:
             return min(most, part.num_embeddings - part.padding_idx - 1)
     return most
+
+
+def _rewrite(directory: Path, names: tuple[str, ...], folder: Path) -> None:
+    """Pickled weights as safetensors in another folder, read by our own reader: the library then unpickles nothing."""
+    from safetensors.torch import save_file
+
+    tensors: dict[str, torch.Tensor] = {}
+    for name in names:
+        content = read_archive(directory / name)
+        if not isinstance(content, dict) or not all(
+            isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in content.items()
+        ):
+            raise CheckpointError(
+                f"{directory / name}: holds more than named tensors; save the model's state_dict alone."
+            )
+        # Copies: tied weights share memory, which safetensors does not write.
+        tensors |= {key: value.detach().clone().contiguous() for key, value in content.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(directory / "config.json", folder)
 
 
 def _check_keys(directory: Path, source: Source, info: dict[str, Any]) -> tuple[str, ...]:
