@@ -1,5 +1,6 @@
 """Where single heads look: token by token, of one case."""
 
+import html
 import math
 import unicodedata
 from typing import TYPE_CHECKING, Any
@@ -71,10 +72,12 @@ def attention_map(maps: xr.Dataset, rank: int) -> "go.Figure":
         "hoverongaps": False,
     }
     ticks = _ticks(maps, names)
+    # Labels decide, not how a browser measures them: maps of one case line up.
+    room = 12 + round(6.2 * max(_width(html.unescape(label)) for label in ticks["ticktext"]))
     return figure(
         [trace],
         height=HEIGHT,
-        margin={"l": 62, "r": 6, "t": 6, "b": 60},  # the same for every text, so that maps line up
+        margin={"l": room, "r": 6, "t": 6, "b": room},
         plot_bgcolor=PAPER,
         xaxis={**ticks, "tickangle": -90, "title": {"text": ""}},
         yaxis={**ticks, "autorange": "reversed", "title": {"text": ""}},

@@ -120,13 +120,15 @@ def heads_by_layer(
     )
 
 
-def head_map(attention: xr.Dataset, measure: str, marked: Collection[Head] = ()) -> "go.Figure":
+def head_map(
+    attention: xr.Dataset, measure: str, marked: Collection[Head] = (), highest: float | None = None
+) -> "go.Figure":
     """Draw the same as a map, layers by heads: for models with many heads.
 
     Parameters
     ----------
-    attention, measure, marked
-        As for :func:`heads_by_layer`; marked heads have a frame.
+    attention, measure, marked, highest
+        As for :func:`heads_by_layer`; marked heads have a frame, `highest` is the darkest shade.
     """
     ds, words = _measured(attention, measure)
     value = ds[measure].values.T
@@ -145,7 +147,7 @@ def head_map(attention: xr.Dataset, measure: str, marked: Collection[Head] = ())
         "x": layers,
         "y": heads,
         "zmin": min(0.0, float(np.nanmin(value))),
-        "zmax": words.top if words.top and top > 0.3 * words.top else top or 1.0,
+        "zmax": highest or (words.top if words.top and top > 0.3 * words.top else top or 1.0),
         "colorscale": SEQUENTIAL,
         "xgap": 1,
         "ygap": 1,

@@ -22,7 +22,7 @@ def predictivity_by_layer(neural: xr.Dataset) -> "go.Figure":
     ----------
     neural
         The group `/neural`: `predictivity` (layer, neuron), and where known `noise_ceiling` (neuron), `null_mean` and `p_value` (layer).
-        Layers above chance (p < 0.05) have a filled mean. Layer 0 is the embedding.
+        Layers above chance (p < 0.05, corrected for the number of layers where the file does) have a filled mean. Layer 0 is the embedding.
 
     Examples
     --------
@@ -96,7 +96,8 @@ def _neurons(r: xr.DataArray) -> dict[str, Any]:
 
 def _means(neural: xr.Dataset, r: xr.DataArray) -> dict[str, Any]:
     layers, mean = r["layer"].values, r.mean("neuron").values
-    p = neural["p_value"].values if "p_value" in neural else np.full(len(layers), np.nan)
+    known = next((name for name in ("p_value_corrected", "p_value") if name in neural), None)
+    p = neural[known].values if known else np.full(len(layers), np.nan)
     middle = neural.get("median_normalised_predictivity", xr.full_like(r.mean("neuron"), np.nan)).values
     hover = [
         f"layer {k}, mean: <b>{estimate(v)}</b>"

@@ -20,7 +20,7 @@ _PANELS = {
     "distance": ("Distance (positions)", "Between the token that looks and those it looks at, on average."),
     "first_mass": (
         "Weight on the first position",
-        "Where the first token draws attention for want of anything to look at.",
+        "High where a head has nothing to look for (an attention sink).",
     ),
     "effective_rank": ("Effective rank", "From singular values (Roy & Vetterli 2007)."),
     "eigenvalue_effective_rank": (
@@ -67,29 +67,17 @@ def _heads(tree: xr.DataTree, ds: xr.Dataset, maps: xr.Dataset | None) -> Sectio
     if ds.sizes["head"] > MANY:
         views = {name: views[name] for name in ("map", "dots")}
     switch, keys = switched("attention", {"show": views})
+    uniform = _uniform(tree)
     tops = [_top(ds, name) for name in SAME_AXIS if name in shown(ds)]
-    pictures = [
-        Picture(
-            f"attention-{name}",
-            title,
-            caption,
-            {
-                key: head_map(ds, name, marked)
-                if view == "map"
-                else heads_by_layer(
-                    ds,
-                    name,
-                    marked,
-                    _uniform(tree) if name == "distance" else None,
-                    max(tops) if name in SAME_AXIS else None,
-                )
-                for key, (view,) in keys.items()
-            },
-            switch.id if switch else None,
-        )
-        for name, (title, caption) in _PANELS.items()
-        if name in shown(ds)
-    ]
+    pictures = []
+    for name in (name for name in _PANELS if name in shown(ds)):
+        highest = max(tops) if name in SAME_AXIS else None
+        drawings = {
+            "map": head_map(ds, name, marked, highest),
+            "dots": heads_by_layer(ds, name, marked, uniform if name == "distance" else None, highest),
+        }
+        variants = {key: drawings[view] for key, (view,) in keys.items()}
+        pictures.append(Picture(f"attention-{name}", *_PANELS[name], variants, switch.id if switch else None))
     level = float(ds.attrs.get("level", 0.95))
     return Section(
         "attention",
@@ -103,10 +91,19 @@ def _heads(tree: xr.DataTree, ds: xr.Dataset, maps: xr.Dataset | None) -> Sectio
             f"One dot per head, at the same place in every layer; whiskers: {100 * level:g} % intervals over cases; line: the mean of a layer's "
             "heads. The interval of that mean has the mean of the heads' half-widths, which is enough whatever heads have in common."
             + (" Orange: heads whose maps are drawn below." if marked else "")
-            + " Claim: measured."
+            + " Claim: measured.",
+            *_ranked(tree, ds),
         ],
         tables=[_table(ds)],
     )
+
+
+def _ranked(tree: xr.DataTree, ds: xr.Dataset) -> list[str]:
+    """Say where ranks are of fewer cases than the rest."""
+    cases, ranked = root_json(tree, "data").get("cases"), ds.attrs.get("ranked_cases")
+    if cases is None or ranked is None or int(ranked) >= int(cases):
+        return []
+    return [f"Ranks are of the first {int(ranked)} of {int(cases)} cases: they cost more than all the rest."]
 
 
 def _maps(tree: xr.DataTree, ds: xr.Dataset | None, maps: xr.Dataset, limits: Limits) -> Section:
@@ -126,9 +123,8 @@ def _maps(tree: xr.DataTree, ds: xr.Dataset | None, maps: xr.Dataset, limits: Li
         "Attention maps",
         "Where do single heads look?",
         findings=[
-            f"Every row is a token that looks, every column a token it looks at, for the {'' if maps.sizes['token'] == 1 else 'first '}"
-            f"{maps.sizes['token']} tokens of one case{case}.{blank} The heads stand out in one statistic over all cases, which the title "
-            f"names.{left}"
+            f"One case{case}: every row is a token that looks, every column a token it looks at.{blank} The heads stand out in one statistic "
+            f"over all cases, which the titles name.{left}"
         ],
         ramp=Ramp("weight, the same scale in every map; shades by its square root", "0", "1", SHADES),
         pictures=pictures,
@@ -164,14 +160,15 @@ def _table(ds: xr.Dataset) -> Table:
     names = [name for name in _COLUMNS if name in shown(ds)]
     means = {name: layer_means(ds, name) for name in names}
     counts = means[names[0]]["n_heads"].values
+    many = [str(int(n)) for n in counts] if len(set(counts)) > 1 else None
     rows = [
-        [str(layer), str(int(counts[k])), *(_half_width(means[name].isel(layer=k)) for name in names)]
+        [str(layer), *([many[k]] if many else []), *(_half_width(means[name].isel(layer=k)) for name in names)]
         for k, layer in enumerate(ds["layer"].values)
     ]
     return Table(
         "Means over the heads of each layer, with the half-width of their intervals. H_l is a sum over all rows of a case, so it grows with the "
         "length.",
-        ["layer", "heads", *(_COLUMNS[name] for name in names)],
+        ["layer", *(["heads"] if many else []), *(_COLUMNS[name] for name in names)],
         rows,
         frozenset(range(len(names) + 2)),
     )

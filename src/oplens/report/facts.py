@@ -36,6 +36,31 @@ _KINDS = {
     "reference": "S4D, reference: blocks with GLU, residual and LayerNorm",
 }
 
+# What `measure` and `build` store of a model, in the words of the page.
+_MEASURED = {
+    "architecture": "architecture",
+    "construction": "construction",
+    "head": "head",
+    "parameters": "parameters, tied ones once",
+    "n_layers": "layers",
+    "d_model": "hidden features (d_model)",
+    "d_state": "state size per feature (d_state)",
+    "n_heads": "attention heads a layer",
+    "vocabulary": "tokens in the vocabulary",
+    "d_input": "input channels",
+    "d_output": "outputs",
+    "max_length": "longest input",
+    "causal": "sees the past only",
+    "attention": "attention",
+    "n_parameters": "places for weights, dense",
+    "n_nonzeros": "weights that are not 0",
+    "dtype": "computed in",
+    "library": "run by",
+}
+MEASUREMENTS = (
+    *("predictions", "errors", "attention", "attention_maps", "representations", "similarity", "neural", "robustness"),
+)
+
 
 @dataclass(frozen=True)
 class Check:
@@ -47,6 +72,32 @@ class Check:
     cancellation: str
 
 
+def kinds(tree: xr.DataTree) -> frozenset[str]:
+    """Return what a file holds: "measurement", "construction", "explanation" (that of an operator; also a file of attributes alone).
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> from oplens.report.facts import kinds
+    >>> sorted(kinds(xr.DataTree.from_dict({"/attention": xr.Dataset(), "/construction": xr.Dataset()})))
+    ['construction', 'measurement']
+    """
+    names = [str(name) for name in tree.children]
+    found = {"measurement" for name in names if name in MEASUREMENTS}
+    found |= {"construction" for name in names if name.split("_")[0] == "construction"}
+    others = [name for name in names if name not in MEASUREMENTS and name.split("_")[0] != "construction"]
+    return frozenset(found | {"explanation"} if others or not found else found)
+
+
+def notes(tree: xr.DataTree) -> list[str]:
+    """Return what the file says that a reader has to know."""
+    try:
+        found = json.loads(tree.attrs.get("notes", "[]"))
+    except (TypeError, ValueError):
+        return []
+    return [str(note) for note in found] if isinstance(found, list) else []
+
+
 def headline(tree: xr.DataTree) -> str:
     """Return the sentence a reader must see first: the file's own, else what its baselines or accuracies say."""
     for node in (tree, tree.children.get("baselines")):
@@ -56,6 +107,8 @@ def headline(tree: xr.DataTree) -> str:
     if "agreement" in summary:
         best, last = float(summary["agreement"].values[-1]), int(summary["order"].values[-1])
         return f"Cut after order {last}, the operator decides {100 * best:.0f} % of the cases as the model does."
+    if "explanation" not in kinds(tree):
+        return "What this model is, and what was measured of it."
     return (
         "This file holds no accuracies and no baselines: the page shows what the model does, not whether it is right."
     )
@@ -77,12 +130,22 @@ def data_rows(tree: xr.DataTree) -> list[tuple[str, str]]:
         length = f"{min(length)} to {max(length)}" if len(set(length)) > 1 else length[0] if length else None
     shortest = data.get("shortest", length)
     span = f"{length}" if shortest == length else f"{shortest} to {length}"
-    rows.append(("length", None if length is None else f"{span} steps"))
+    unit = (
+        "tokens" if "tokens" in data else "steps" if "explanation" in kinds(tree) or "channels" in data else "positions"
+    )
+    rows.append(("length", None if length is None else f"{span} {unit}"))
+    for key, words in (("tokens", "tokens in all"), ("steps", "steps in all"), ("bytes", "bytes of text")):
+        rows.append((words, f"{data[key]:,}" if isinstance(data.get(key), int) else None))
+    rows.append(("tokenizer", data.get("tokenizer")))
     rate = data.get("sampling_rate")
-    rows.append(("sampling rate", "not known: frequencies are in cycles per step" if rate is None else f"{rate:g} Hz"))
+    if "explanation" in kinds(tree) or "channels" in data:
+        rows.append(
+            ("sampling rate", "not known: frequencies are in cycles per step" if rate is None else f"{rate:g} Hz")
+        )
     counts = data.get("class_counts", data.get("classes"))
     if isinstance(counts, Mapping):
         counts = ", ".join(f"{name} ({count})" for name, count in counts.items())
+        counts = counts or None
     elif isinstance(counts, list):
         counts = ", ".join(map(str, counts))
     rows.append(("classes (cases)", counts))
@@ -93,6 +156,12 @@ def model_rows(tree: xr.DataTree) -> list[tuple[str, str]]:
     """Return what is known of the model and its expansion as (words, value)."""
     model = _json(tree, "model")
     rows = []
+    if "explanation" not in kinds(tree):
+        return [
+            (words, _of_model(model[key]))
+            for key, words in _MEASURED.items()
+            if model.get(key) not in (None, "", [], {})
+        ]
     for key, words in _MODEL.items():
         if key in model and model[key] is not None:
             value = model[key]
@@ -154,6 +223,14 @@ def attribute_tables(tree: xr.DataTree) -> list[tuple[str, list[tuple[str, str]]
         if rows:
             tables.append((node.path, rows))
     return tables
+
+
+def _of_model(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return _shown(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _cancellation(tree: xr.DataTree) -> str:

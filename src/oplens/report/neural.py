@@ -30,6 +30,7 @@ def neural_section(tree: xr.DataTree) -> list[Section]:
             "Which layer predicts the recorded neurons?",
             findings=_predicts(ds),
             pictures=[picture],
+            notes=[str(note) for note in np.atleast_1d(ds.attrs.get("notes", []))],
             tables=[_neural_table(ds)],
         )
     ]
@@ -54,17 +55,27 @@ def _predicts(ds: xr.Dataset) -> list[str]:
         f"{among} the {ds.sizes['neuron']} neurons {'best, ' if len(layers) > 1 else ''}with a mean correlation of {mean[best]:.2f}{share}."
     ]
     if "p_value" in ds and bool(ds["p_value"].notnull().any()):
-        p = ds["p_value"].values
-        count = int((p < 0.05).sum())
-        tried = int(ds.attrs.get("permutations", 0))
-        least = f"; {tried} permutations allow no less than {estimate(1 / (1 + tried))}" if tried else ""
-        chosen = (
-            f" {count} of {len(layers)} layers are above chance at p < 0.05, each tested on its own: the best of many looks better than it is."
-            if len(layers) > 1
-            else ""
-        )
-        found.append(f"Its p is {estimate(float(p[best]))}{least}.{chosen}")
+        found.append(_chance(ds, best))
     return found
+
+
+def _chance(ds: xr.Dataset, best: int) -> str:
+    """What chance gives, for the layer that was chosen because it is the best."""
+    tried, layers = int(ds.attrs.get("permutations", 0)), ds.sizes["layer"]
+    least = f" ({tried} permutations allow no less than {estimate(1 / (1 + tried))})" if tried else ""
+    p = float(ds["p_value"][best])
+    if layers == 1:
+        return f"Permuted responses are predicted as well with p = {estimate(p)}{least}."
+    if "p_value_corrected" in ds:
+        corrected = ds["p_value_corrected"].values
+        return (
+            f"As the best of {layers} layers it has p = {estimate(float(corrected[best]))}, against any layer on permuted responses{least}; "
+            f"{int((corrected < 0.05).sum())} of {layers} layers are above chance at p < 0.05 by that measure."
+        )
+    return (
+        f"On its own it has p = {estimate(p)}{least}; the best of {layers} layers looks better than it is. At p < 0.05, each tested on its own, "
+        f"{int((ds['p_value'].values < 0.05).sum())} of {layers} layers are above chance."
+    )
 
 
 def _neural_table(ds: xr.Dataset) -> Table:
@@ -76,6 +87,7 @@ def _neural_table(ds: xr.Dataset) -> Table:
                 "median_normalised_predictivity": "of its ceiling, median neuron",
                 "null_mean": "permuted responses",
                 "p_value": "p",
+                "p_value_corrected": "p as the best of all layers",
             }.items()
             if name in ds
         },

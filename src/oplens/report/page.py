@@ -17,7 +17,9 @@ from oplens.report.accuracy import accuracy_section
 from oplens.report.blocks import Limits, Picture, Section
 from oplens.report.cases import case_section
 from oplens.report.certificates import certificate_section
+from oplens.report.construction import construction_section
 from oplens.report.kernels import kernel_section
+from oplens.report.measurement import measurement_sections
 from oplens.report.pairs import pair_sections
 from oplens.report.partitions import partition_section, partitions
 from oplens.report.prediction import prediction_section
@@ -100,6 +102,8 @@ def _page(tree: xr.DataTree, limits: Limits) -> str:
     found = partitions(tree)
     sections = [
         *accuracy_section(tree),
+        *construction_section(tree, limits),
+        *measurement_sections(tree, limits),
         *(partition_section(name, partition, limits) for name, partition in found.items()),
         *pair_sections(tree, limits),
         *ring_section(tree, limits),
@@ -134,6 +138,8 @@ def _page(tree: xr.DataTree, limits: Limits) -> str:
         model_rows=facts.model_rows(tree),
         claims=facts.used_claims(tree),
         check=facts.check(tree),
+        kinds=facts.kinds(tree),
+        notes=facts.notes(tree),
         deep=any("layer_share" in partition for partition in found.values()),
         sections=sections,
         attribute_tables=facts.attribute_tables(tree),

@@ -96,7 +96,7 @@ def _points(ds: xr.Dataset) -> list[str]:
             f"Where distances decide, equal points are counted once: {_where(int(ds['layer'][k]))} {repeated:,} of {repeated + left:,} sampled "
             "points repeat others."
         )
-    return words
+    return words + [f"No value: {why}" for why in np.atleast_1d(ds.attrs.get("undefined", []))]
 
 
 def _spread(ds: xr.Dataset) -> str:

@@ -4,7 +4,7 @@ import math
 
 import xarray as xr
 
-from oplens.figures.layers import estimate
+from oplens.figures.layers import between, estimate
 from oplens.figures.style import number
 from oplens.report.blocks import Section, Tile, group
 
@@ -56,7 +56,7 @@ def _error_tiles(ds: xr.Dataset) -> list[Tile]:
     if "eam" in ds:
         tiles.append(
             Tile(
-                _short(ds, "eam"),
+                estimate(float(ds["eam"])),
                 "mean error (the paper's EAM)",
                 "over all inputs, exact" if exact else _ends(ds, "eam"),
             )
@@ -65,7 +65,7 @@ def _error_tiles(ds: xr.Dataset) -> list[Tile]:
         exact = str(ds["largest"].attrs.get("claim", "")) == "exact"
         words = "largest error, exact" if exact else "largest error seen"
         more = "over all inputs" if exact else "a lower bound of the supremum"
-        tiles.append(Tile(_short(ds, "largest"), words, more))
+        tiles.append(Tile(estimate(float(ds["largest"])), words, more))
     if "n_cases" in ds:
         tiles.append(Tile(f"{int(ds['n_cases']):,}", "cases compared with the target"))
     return tiles
@@ -82,8 +82,8 @@ def _perplexity(ds: xr.Dataset) -> str:
         else ""
     )
     return (
-        f"Perplexity {four(value)}{_ends(ds, 'perplexity', ' ')}{over}: on average the model is as unsure of the next token as if it chose "
-        f"among {four(value)} equally likely ones.{byte}"
+        f"Perplexity {_short(ds, 'perplexity')}{_ends(ds, 'perplexity', ' ')}{over}: on average the model is as unsure of the next token as if it chose "
+        f"among {_short(ds, 'perplexity')} equally likely ones.{byte}"
     )
 
 
@@ -106,30 +106,23 @@ def _worst(ds: xr.Dataset) -> str:
 
 
 def _short(ds: xr.Dataset, name: str) -> str:
-    return four(float(ds[name]))
-
-
-def four(value: float) -> str:
-    """Four digits: what published perplexities are compared by."""
-    return number(value, 2) if not math.isfinite(value) else number(value, _decimals(value))
+    """Five digits: what published perplexities are compared by."""
+    value = float(ds[name])
+    return number(value, _decimals(value) + 2) if math.isfinite(value) else number(value)
 
 
 def _decimals(value: float) -> int:
-    return 3 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
+    """As many as leave three digits."""
+    return max(0, 2 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 2
 
 
 def _ends(ds: xr.Dataset, name: str, before: str = "") -> str:
     if f"{name}_low" not in ds or f"{name}_high" not in ds:
         return ""
-    ends = [float(ds[f"{name}_low"]), float(ds[f"{name}_high"])]
-    if not all(map(math.isfinite, ends)):
-        return ""
-    low, high = (number(end, _decimals(float(ds[name]))) for end in ends)
-    return f"{before}[{low}, {high}]"
+    return between(float(ds[f"{name}_low"]), float(ds[f"{name}_high"]), float(ds[name]))[0 if before else 1 :]
 
 
 def _error(ds: xr.Dataset, name: str) -> str:
     if name not in ds or not math.isfinite(float(ds[name])):
         return ""
-    value = float(ds[name.removesuffix("_error")])
-    return f"± {number(float(ds[name]), _decimals(value))} (standard error)"
+    return f"± {number(float(ds[name]), _decimals(float(ds[name.removesuffix('_error')])))} (standard error)"
