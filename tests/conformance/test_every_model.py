@@ -30,6 +30,7 @@ ONE_LAYER = {
     "bilinear": {"discretisation": "bilinear"},
     "post": {"architecture": "reference"},
     "pre": {"architecture": "reference", "prenorm": True},
+    "polynomial": {"readout": "polynomial", "degree": 3},
 }
 STACKS = {
     "post 2": {"architecture": "reference", "n_layers": 2},
@@ -50,6 +51,8 @@ def make_model(start, architecture, **more):
         for name, parameter in model.named_parameters():
             if name.startswith("norms."):
                 parameter.add_(0.4 * torch.randn_like(parameter))
+            elif name == "polynomial":
+                parameter.add_(0.1 * torch.randn_like(parameter))
     return model.requires_grad_(False)
 
 
@@ -82,6 +85,15 @@ class PoleWeights(Weights):
 
 def oracle_of(model, family, order, monkeypatch):
     monkeypatch.setattr("account_oracles.Weights", PoleWeights)
+    if model.config.readout == "polynomial":
+        a = model.polynomial.numpy()
+
+        def derivative(z, k):
+            rows = [np.polynomial.polynomial.polyder(row, k) for row in a]
+            return np.stack([np.polynomial.polynomial.polyval(z[h], row) for h, row in enumerate(rows)])
+
+        monkeypatch.setattr("account_oracles.derivative", derivative)
+        monkeypatch.setattr("account_oracles.gelu", lambda z: derivative(z, 0))
     return Oracle(model, TRAIN, family, order, CENTRED)
 
 

@@ -5,7 +5,7 @@ from oplens.explanation.operator import ExplicitOperator
 from oplens.explanation.parts import Bands, Channels, LayerWaves, Pairs, Waves, Windows
 from oplens.explanation.second_order import second_order_kernel, summarise_kernels
 from oplens.explanation.summary import choose_cases, summarise
-from oplens.explanation.targets import CentredLogits, Margin, Target
+from oplens.explanation.targets import CentredLogits, Margin, Outputs, Target
 
 __all__ = [
     "Bands",
@@ -14,6 +14,7 @@ __all__ = [
     "ExplicitOperator",
     "LayerWaves",
     "Margin",
+    "Outputs",
     "Pairs",
     "Target",
     "Waves",

@@ -27,6 +27,7 @@ from oplens.explanation.decomposition import InputDecomposition, WaveDecompositi
 from oplens.explanation.explain import concrete
 from oplens.explanation.parts import By, LayerWaves, Pairs, Waves
 from oplens.explanation.search import of_preprocessed
+from oplens.explanation.steps import check_pooled, readout_of
 from oplens.explanation.targets import Target, default_target
 from oplens.explanation.training import batches, chunks, gather, known_labels
 from oplens.models.s4d import S4D, Trace
@@ -102,6 +103,7 @@ def ablate(
     >>> ds.actual_change.dims, ds.member.values.tolist()
     (('case', 'rank'), ['channel 1', 'channel 2'])
     """
+    check_pooled(op, "ablate")
     _check(op, by, keep)
     split = concrete(op, by)
     decomposition = decompose(split, op.model.config, op.system)
@@ -129,7 +131,7 @@ def _without_waves(
     op: "ExplicitOperator", data: SequenceData, members: list[tuple[int, ...]], keep: float
 ) -> Iterator[dict[str, Tensor]]:
     """Changes of the logits (batch, rank, n_classes), and of the cut operator's (order, batch, rank, n_classes), chunk by chunk."""
-    plain = op.model.config.architecture == "plain"
+    plain, readout = op.model.config.architecture == "plain", readout_of(op.model)
     for _, batch in batches(op.model, data.X, data.lengths, np.zeros((1, op.model.config.n_classes))):
         kernels = diagonal.mode_kernels(op.system, batch.x.shape[-1])
         actual, cut = [], []
@@ -143,7 +145,8 @@ def _without_waves(
                 continue
             # Only this feature moves, and logits are a sum over features.
             before, after = batch.z[:, h], batch.z[:, h] - removed
-            moved = _pooled(functional.gelu(after) - functional.gelu(before), batch.pool)
+            own = readout.select(torch.tensor([h]))
+            moved = _pooled((own.value(after[:, None]) - own.value(before[:, None]))[:, 0], batch.pool)
             actual.append(moved[:, None] * op.model.decoder.weight[:, h])
             cut.append(
                 torch.stack(

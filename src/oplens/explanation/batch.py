@@ -2,7 +2,7 @@ r"""One batch of cases as the explanation sees it: every layout is (batch, d_mod
 
 The readout enters every account as  target = constant + sum_{h,t} omega_h(t) g(z_h(t)),  with z = z_bias + (what x drives).
 
-plain       omega_h(t) = W_h p(t), p the pooling weights                                            (claim: exact)
+plain       omega_h(t) = W_h p(t), p the pooling weights (oplens.explanation.steps)                 (claim: exact)
 reference   omega_h(t) = (R' diag(gate(t)) A)_h, R' = p W (pre-norm) or p (W gamma / sigma)(I - 11'/H) (post-norm): gates and
             LayerNorm scales are frozen at their values on this input                              (claim: conditional)
 """
@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from oplens.explanation.steps import pooling
 from oplens.models.s4d import S4D, LayerTrace
 from oplens.operators import diagonal
 
@@ -32,7 +33,7 @@ class Batch:
     x: Tensor  # (batch, d_input, length), preprocessed, zero on padding
     mask: Tensor  # (batch, length)
     lengths: Tensor  # (batch,)
-    pool: Tensor  # (batch, length): mask / valid length
+    pool: Tensor  # (batch, length): mask / valid length, or 1 at the one step asked for
     encoder: Tensor  # (d_model, d_input)
     drive: Tensor  # (batch or 1, 1, length)
     u: Tensor  # (batch, d_model, length): driven by x alone, no bias
@@ -44,7 +45,7 @@ class Batch:
     residual: Tensor | None  # (n_targets, batch, d_input, length): weights of the residual stream on x, if there is one
     class_weights: tuple[Weight, ...]
     class_constant: Tensor  # (batch, n_classes)
-    logits: Tensor  # (batch, n_classes), the model's own
+    logits: Tensor  # (batch, n_classes), the model's own, pooled where it answers at every step
 
     @cached_property
     def u_spectrum(self) -> Tensor:
@@ -52,12 +53,19 @@ class Batch:
         return diagonal.spectrum(self.u)
 
 
-def prepare(model: S4D, system: diagonal.DiagonalSystem, x: Tensor, lengths: Tensor, directions: Tensor) -> Batch:
+def prepare(
+    model: S4D,
+    system: diagonal.DiagonalSystem,
+    x: Tensor,
+    lengths: Tensor,
+    directions: Tensor,
+    at: int | None = None,
+) -> Batch:
     """Run the model on raw x (batch, length, d_input) and lay out what the accounts need."""
     trace = model.trace(x, lengths)
     layer = trace.layers[0]
     mask, length = trace.mask, x.shape[1]
-    pool = mask / mask.sum(-1, keepdim=True)
+    pool = pooling(mask, lengths, at)
     inputs = trace.x.transpose(1, 2)
     encoder, drive, bias = _drive(model, layer, mask)
     u = drive * torch.einsum("hd,bdl->bhl", encoder, inputs) * mask[:, None]
@@ -85,7 +93,7 @@ def prepare(model: S4D, system: diagonal.DiagonalSystem, x: Tensor, lengths: Ten
         residual=residual,
         class_weights=class_weights,
         class_constant=class_constant,
-        logits=trace.logits,
+        logits=torch.einsum("bl,blc->bc", pool, trace.logits) if trace.logits.ndim == 3 else trace.logits,
     )
 
 

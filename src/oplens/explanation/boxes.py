@@ -6,7 +6,7 @@ case's own offset, the mean over valid steps is taken: no input can give a prepr
 
 reach     abs(z_h(t) - z0_h(t)) <= r sum_d abs(E_hd) w_d sum_l abs(K~_h[t - l] - c_h(t)),  c_h(t) = sum_{j <= t} K~_h[j] / length with offsets
           removed and 0 without                                                                                               (attained)
-bend      with constants b_h >= -W_h g''(z)/2 for all z, the second-order part of a margin is at least -sum_h b_h mean_t (z_h - z0_h)^2.
+bend      with constants b_h >= -W_h g''(z)/2 for all z reached, the second-order part of a margin is at least -sum_h b_h mean_t (z_h - z0_h)^2.
           A finite convolution is a corner of a circulant one, which is diagonal in frequency, so in terms of the channels this is at most
           the mean over t of  eta' Q(w) eta  at some frequency w,  Q(w) = sum_h b_h abs(K^_h(w))^2 e_h e_h',  e_hd = E_hd w_d. For any diagonal
           matrix above all Q(w) it is at most  r^2 trace of it,  since abs(eta) <= r: row sums of abs(Q), shrunk by an eigenvalue. Where
@@ -95,7 +95,14 @@ class Box:
         sums = torch.stack([_centred_sums(row) for row in response]) if self.centred else response.abs().cumsum(-1)
         return inward * sums * (1 + 1e-12)
 
-    def bend(self, encoder: Tensor, spectrum: Tensor, reach: Tensor, rows: Tensor) -> Tensor:
+    def bend(
+        self,
+        encoder: Tensor,
+        spectrum: Tensor,
+        reach: Tensor,
+        rows: Tensor,
+        curvature: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Per margin, what r^2 times it bounds: how much second-order terms of the readout can take from the margin.
 
         Parameters
@@ -107,6 +114,8 @@ class Box:
             See :meth:`reach`.
         rows : Tensor, (n, d_model)
             W of the margins.
+        curvature : (Tensor, Tensor), (d_model,) each, optional
+            Bounds from above on g'' and -g'' of every feature; those of GELU, for all z, when omitted.
 
         Returns
         -------
@@ -117,9 +126,10 @@ class Box:
         d_input = inward.shape[1]
         gain = _grouped(spectral_gain(spectrum), max(8, EIGENVALUE_WORK // d_input**3))
         outer = (inward[:, :, None] * inward[:, None, :]).flatten(1)  # (d_model, d_input^2)
+        convex, concave = curvature or (torch.full_like(rows[0], MOST_CONVEX), torch.full_like(rows[0], MOST_CONCAVE))
         found = []
         for row in rows:
-            limit = row.abs() * torch.where(row > 0, MOST_CONCAVE, MOST_CONVEX) / 2
+            limit = row.abs() * torch.where(row > 0, concave, convex).clamp(min=0) / 2
             quadratic = ((limit[:, None] * gain).T @ outer).unflatten(
                 -1, (d_input, d_input)
             )  # (frequency, d_input, d_input)

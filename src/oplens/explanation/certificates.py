@@ -23,8 +23,9 @@ from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation.batch import Batch
 from oplens.explanation.boxes import Box
-from oplens.explanation.certified_margins import Polynomials, Robustness, Setting, flipped, truncated
+from oplens.explanation.certified_margins import ROOM, Polynomials, Robustness, Setting, flipped, truncated
 from oplens.explanation.remainders import Remainders
+from oplens.explanation.steps import check_pooled
 from oplens.explanation.training import batches, check_channels, check_family, chunks, fit_expansion, gather, labels_of
 from oplens.operators.polynomial import Expansion
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 HIGHEST = 64
 ORDERS = (1, 2, 4, 8, 16)
-ROOM = 0.5  # tables reach this share of the training range beyond it; where a box reaches further there is no truncation certificate
 NICE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # radii of a decade
 MOST_RADII = 12
 SAMPLE = 64  # cases that choose the radii
@@ -150,6 +150,7 @@ def _batches(op: "ExplicitOperator", data: SequenceData) -> Iterator[tuple[slice
 
 
 def _check_model(op: "ExplicitOperator") -> None:
+    check_pooled(op, "certify")
     if op.model.config.architecture != "plain" or op.model.config.n_classes < 2:
         raise ArgumentError(
             "certify: certificates are for the plain architecture with two classes or more; the reference architecture's "
@@ -297,6 +298,9 @@ def _attributes(
         "set": "box around each case in the data, every channel and step at once within radius times the channel's half width"
         + moved,
         "global_box": _global_box(setting, robust_radius),
+        "curvature": "bounded for all inputs"
+        if setting.domain is None
+        else f"bounded where pre-activations stay within the training range and {ROOM:.0%} of it beyond: no larger box is certified",
     }
 
 

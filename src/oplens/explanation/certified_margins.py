@@ -2,7 +2,7 @@ r"""Lowest margins of a model, and of its operator cut at some orders, over a bo
 
 With rows = W_decided - W_rival and M the margin,  M_K  the one of the operator cut at order K,  E_K = g - p_K,  all over the box of radius r:
 
-    M   >= M(x0) - r sum_{d,t} w_d abs(dM/dx_d(t)) - r^2 bend                          (bend: see `boxes`)
+    M   >= M(x0) - r sum_{d,t} w_d abs(dM/dx_d(t)) - r^2 bend            (bend: see `boxes`, `Setting.curvature`)
     M_K >= M_K(x0) - r sum_{d,t} w_d abs(dM_K/dx_d(t)) - r^2 bend - sum_h abs(rows_h) curve_h
     abs(M - M_K) <= abs(M - M_K)(x0) + r sum_{d,t} w_d abs(d(M - M_K)/dx_d(t)) + sum_h abs(rows_h) curve_h
     abs(M - M_K) <= sum_h abs(rows_h) sum_t p(t) sup abs(E_K)
@@ -16,6 +16,7 @@ Source: derived for this library.
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,12 +25,15 @@ from torch import Tensor
 from oplens.explanation.batch import Batch
 from oplens.explanation.boxes import ROUNDING, Box, spectral_gain
 from oplens.explanation.remainders import Remainders, derivatives
+from oplens.explanation.steps import readout_of
 from oplens.operators import diagonal
-from oplens.operators.polynomial import Series, gelu, normal_cdf, normal_density
+from oplens.operators.polynomial import Activation, Series, extremes
+from oplens.operators.polynomial.polynomials import derived, horner
 
 if TYPE_CHECKING:
     from oplens.explanation.operator import ExplicitOperator
 
+ROOM = 0.5  # tables reach this share of the training range beyond it; where a box reaches further there is no truncation certificate
 RUNS = 128  # of steps, in the longest training case
 TRIES = 5  # steps of the search for a radius at which the decision is seen flipped
 
@@ -67,6 +71,44 @@ class Setting:
         """Runs follow the training set's longest case, so that no other case moves a bound."""
         return cls(op, box, max(1, int(op.training.lengths.max()) // RUNS))
 
+    @cached_property
+    def readout(self) -> Activation:
+        """What the model's pre-activations go through."""
+        return readout_of(self.op.model)
+
+    @cached_property
+    def domain(self) -> tuple[Tensor, Tensor] | None:
+        """Pre-activations (d_model,) between which `curvature` holds; None where it holds for all.
+
+        g'' of a polynomial of degree 3 or more grows without bound, so that it is bounded on the training range with some room only;
+        where a box reaches further nothing is certified.
+        """
+        if self.readout.polynomial is None or self.readout.polynomial.shape[-1] <= 3:
+            return None
+        low, high = self.op.statistics.range
+        room = ROOM * (high - low)
+        return low - room, high + room
+
+    @cached_property
+    def curvature(self) -> tuple[Tensor, Tensor] | None:
+        """Bounds on g'' and -g'' of every feature in the domain; None for GELU's own."""
+        if self.readout.polynomial is None:
+            return None
+        second = derived(self.readout.polynomial, 2)
+        zero = torch.zeros(len(second), dtype=second.dtype)
+        least, most = extremes(second, *(self.domain or (zero, zero)))
+        return most, -least
+
+    def limit(self, batch: Batch) -> Tensor:
+        """Radius (batch,) up to which a box stays in the domain."""
+        if self.domain is None:
+            return torch.full((len(batch.z),), math.inf, dtype=batch.z.dtype)
+        low, high = (end[:, None] for end in self.domain)
+        room = torch.minimum(high - batch.z, batch.z - low) - 1e-12 * (1 + batch.z.abs())
+        reach = self.reach(batch)
+        room = torch.where(room < 0, 0.0, torch.where(reach > 0, room / reach.clamp(min=1e-300), math.inf))
+        return torch.where(batch.mask[:, None] > 0, room, math.inf).amin((1, 2))
+
     def reach(self, batch: Batch) -> Tensor:
         """(batch or 1, d_model, length): see :meth:`Box.reach`."""
         length = batch.x.shape[-1]
@@ -82,7 +124,7 @@ class Setting:
             if (steps, own) not in self._bends:
                 rows = model.decoder.weight[own] - model.decoder.weight
                 self._bends[steps, own] = self.box.bend(
-                    model.encoder.weight, self.response(steps)[1], self.reach_after(steps), rows
+                    model.encoder.weight, self.response(steps)[1], self.reach_after(steps), rows, self.curvature
                 )
             found.append(self._bends[steps, own])
         return torch.stack(found)
@@ -119,6 +161,8 @@ class Robustness:
         The margin less what rounding may have added to it, and what a box takes from it to first and to second order.
     allowance : Tensor
         What rounding may have added.
+    limit : Tensor, (batch,)
+        Radius up to which `bend` holds; nothing is certified beyond.
     gradient : Tensor, (batch, n_classes, d_input, length)
         Of the logits in the box's coordinates.
     """
@@ -128,6 +172,7 @@ class Robustness:
     slopes: Tensor
     bend: Tensor
     allowance: Tensor
+    limit: Tensor
     gradient: Tensor
 
     @classmethod
@@ -135,21 +180,28 @@ class Robustness:
         """One transform of the readout's slopes, and one inverse per class and channel."""
         W = setting.op.model.decoder.weight
         decided = batch.logits.argmax(-1)
-        gradient = class_gradients(setting, batch, normal_cdf(batch.z) + batch.z * normal_density(batch.z))
-        sizes = (batch.pool[:, None] * batch.z.abs()).sum(-1)
+        gradient = class_gradients(setting, batch, setting.readout.derivative(batch.z, 1))
+        sizes = (batch.pool[:, None] * _size(setting.readout, batch.z)).sum(-1)
         rows = (W[decided][:, None] - W).abs()
         allowance = ROUNDING * ((rows * sizes[:, None]).sum(-1) + batch.logits.abs().sum(-1, keepdim=True))
         margin = batch.logits.gather(1, decided[:, None]) - batch.logits - allowance
         margin = margin.scatter(1, decided[:, None], math.inf)
-        return cls(decided, margin, steepness(gradient, decided), setting.bend(batch, decided), allowance, gradient)
+        slopes, bend = steepness(gradient, decided), setting.bend(batch, decided)
+        return cls(decided, margin, slopes, bend, allowance, setting.limit(batch), gradient)
 
     def lowest(self, radius: float) -> Tensor:
         """Bound from below on the margins in the box, (batch, n_classes)."""
-        return self.margin - radius * self.slopes - radius * radius * self.bend
+        found = self.margin - radius * self.slopes - radius * radius * self.bend
+        return torch.where((radius > self.limit)[:, None] & self.margin.isfinite(), -math.inf, found)
 
     def radius(self) -> Tensor:
         """Largest radius at which no rival's bound is negative, (batch,); inf where nothing moves the margin."""
-        return _root(self.margin, self.slopes, self.bend).amin(-1)
+        return torch.minimum(_root(self.margin, self.slopes, self.bend).amin(-1), self.limit)
+
+
+def _size(readout: Activation, z: Tensor) -> Tensor:
+    """Of the terms that make up g(z): what its rounding is measured by."""
+    return z.abs() if readout.polynomial is None else horner(readout.polynomial.abs(), z.abs())
 
 
 def _root(margin: Tensor, slopes: Tensor, bend: Tensor) -> Tensor:
@@ -308,7 +360,7 @@ def flipped(setting: Setting, batch: Batch, robust: Robustness) -> Tensor:
     found, radius = torch.full_like(first, math.inf), first.clamp(min=0)
     start = robust.margin[rows, rival].clamp(min=0)
     for _ in range(TRIES):
-        activated = (batch.pool[:, None] * gelu(batch.z + radius[:, None, None] * moved)).sum(-1)
+        activated = (batch.pool[:, None] * setting.readout.value(batch.z + radius[:, None, None] * moved)).sum(-1)
         logits = activated @ model.decoder.weight.T + model.decoder.bias
         lead = logits.gather(1, robust.decided[:, None]) - logits
         left = lead.masked_fill(robust.margin.isinf(), math.inf).amin(-1)

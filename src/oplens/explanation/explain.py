@@ -15,7 +15,8 @@ from oplens.explanation.batch import Batch
 from oplens.explanation.decomposition import Decomposition, decompose
 from oplens.explanation.parts import Bands, By, LayerWaves, Pairs, Waves, normalise
 from oplens.explanation.shares import Moments, Shares, class_orders, remainder, shares
-from oplens.explanation.targets import Target, default_target
+from oplens.explanation.steps import check_at, check_pooled, step_of
+from oplens.explanation.targets import Outputs, Target, default_target
 from oplens.explanation.training import batches, check_channels, gather, labels_of, spread_of
 from oplens.operators import diagonal
 from oplens.operators.polynomial import Expansion
@@ -37,6 +38,7 @@ def explain(
     by: "By | Pairs" = Waves(),  # noqa: B008 - frozen
     target: Target | None = None,
     *,
+    at: int | None = None,
     X_train: Any = None,
     memory_limit: int = 2 * 2**30,
 ) -> "xr.Dataset":
@@ -50,7 +52,11 @@ def explain(
         True labels; they become the coordinate `label`.
     by : Waves, LayerWaves, Channels, Bands, Windows, a tuple of them, or Pairs
     target : Target, optional
-        Default: the margin of the second class over the first, or class-centred logits.
+        Default: the margin of the second class over the first, or class-centred logits; the outputs themselves where the model
+        answers at every step.
+    at : int, optional
+        For models that answer at every step (pooling='none'), and needed there: the step whose answer is explained, counted from 0,
+        or from each case's own end if negative.
     X_train : optional
         Asked for only when the operator could not keep its training inputs (above 64 MB).
     memory_limit : int
@@ -84,24 +90,35 @@ def explain(
     check_channels(op.model, data, "explain")
     _warn_of_units(op, data)
     labels = labels_of(y if y is not None else data.y, len(data.X), "explain(y=...)")
+    at = check_at(op.model.config, at, data.lengths, "explain")
+    target = _target(op, target, at)
+    if isinstance(by, Pairs):
+        from oplens.explanation.pairs import explain_pairs
+
+        return explain_pairs(op, data, labels, by, target, X_train, memory_limit, at)
+    parts = concrete(op, by)
+    if isinstance(parts[0], LayerWaves) or (op.expansion is None):
+        from oplens.explanation.stacks import explain_stack
+
+        check_pooled(op, f"explain(by={parts[0]!r})", "use by=Waves(), whose full shares are exact")
+        return explain_stack(op, data, labels, parts, target, memory_limit)
+    return _explain_orders(op, data, labels, parts, target, X_train, memory_limit, at)
+
+
+def _target(op: "ExplicitOperator", target: Any, at: int | None) -> Target:
     classes = op.model.config.classes
+    if target is None and at is not None:
+        return Outputs()
     if len(classes) < 2 and target is None:
-        raise ArgumentError("explain: a model with one class has nothing to decide; pass a target of your own.")
+        raise ArgumentError(
+            "explain: a model with one class has nothing to decide; pass a target of your own, such as Outputs()."
+        )
     target = default_target(classes) if target is None else target
     if not isinstance(target, Target):
         raise ArgumentError(
             f"explain(target={target!r}): give Margin(towards, against) or CentredLogits(); the classes are {', '.join(classes)}."
         )
-    if isinstance(by, Pairs):
-        from oplens.explanation.pairs import explain_pairs
-
-        return explain_pairs(op, data, labels, by, target, X_train, memory_limit)
-    parts = concrete(op, by)
-    if isinstance(parts[0], LayerWaves) or (op.expansion is None):
-        from oplens.explanation.stacks import explain_stack
-
-        return explain_stack(op, data, labels, parts, target, memory_limit)
-    return _explain_orders(op, data, labels, parts, target, X_train, memory_limit)
+    return target
 
 
 def _warn_of_units(op: "ExplicitOperator", data: SequenceData) -> None:
@@ -135,6 +152,7 @@ def _explain_orders(
     target: Target,
     X_train: Any,
     memory_limit: int,
+    at: int | None,
 ) -> "xr.Dataset":
     import xarray as xr
 
@@ -148,17 +166,25 @@ def _explain_orders(
     moments = op.statistics.moments(parts, decomposition, X_train)
     arrays = _arrays(op, decomposition, data.X.shape[-1], len(directions))
     towards = torch.from_numpy(directions)
-    parted = batches(op.model, data.X, data.lengths, directions, arrays)
+    parted = batches(op.model, data.X, data.lengths, directions, arrays, at)
     terms = (_terms(op, system, batch, decomposition, moments, towards) for _, batch in parted)
     per_case = gather(terms, dict.fromkeys(BY_ORDER, 1))
     claim = "exact" if op.model.config.architecture == "plain" else "conditional"
     variables = {**_variables(per_case, decomposition, target, claim), **expansion_variables(op.expansion)}
-    coords = {**case_coords(op, data, labels, per_case["logits"]), **part_coords(op, decomposition, parts)}
+    coords = {**case_coords(op, data, labels, per_case["logits"], at), **part_coords(op, decomposition, parts)}
     coords["order"] = ("order", np.arange(1, op.order + 1))
     coords["source"] = ("source", list(decomposition.sources))
     coords["class"] = ("class", list(op.model.config.classes))
-    ds = xr.Dataset(variables, coords=coords, attrs=attributes(op, parts, target, data, claim))
-    return complete(ds, ("order_0", "share", "source_share", "remainder"))
+    ds = xr.Dataset(variables, coords=coords, attrs=attributes(op, parts, target, data, claim, at=at))
+    return in_units(complete(ds, ("order_0", "share", "source_share", "remainder")), at)
+
+
+def in_units(ds: "xr.Dataset", at: int | None) -> "xr.Dataset":
+    """What a step is answered with is no logit."""
+    for variable in ds.data_vars.values():
+        if at is not None and variable.attrs.get("units") == "logit":
+            variable.attrs["units"] = "output"
+    return ds
 
 
 def _arrays(op: "ExplicitOperator", decomposition: Decomposition, length: int, n_targets: int) -> int:
@@ -258,15 +284,22 @@ def complete(ds: "xr.Dataset", terms: tuple[str, ...]) -> "xr.Dataset":
 
 
 def case_coords(
-    op: "ExplicitOperator", data: SequenceData, labels: NDArray[np.str_] | None, logits: NDArray[np.float64]
+    op: "ExplicitOperator",
+    data: SequenceData,
+    labels: NDArray[np.str_] | None,
+    logits: NDArray[np.float64],
+    at: int | None = None,
 ) -> dict[str, Any]:
-    """Coordinates along `case`."""
+    """Coordinates along `case`; the answer of a model with one output per step decides nothing, so nothing is `predicted` there."""
     classes = np.array(op.model.config.classes)
     coords: dict[str, Any] = {
         "case": ("case", np.arange(len(data.X))),
         "n_steps": ("case", data.lengths),
-        "predicted": ("case", classes[logits.argmax(-1)].astype(object)),
     }
+    if at is not None:
+        coords["step"] = ("case", step_of(data.lengths, at))
+    if at is None or len(classes) > 1:
+        coords["predicted"] = ("case", classes[logits.argmax(-1)].astype(object))
     if labels is not None:
         coords["label"] = ("case", labels.astype(object))
     return coords
@@ -367,11 +400,13 @@ def attributes(
     data: SequenceData,
     claim: str,
     frozen: str = "gates and norm scales",
+    at: int | None = None,
 ) -> dict[str, Any]:
     """Attributes of a partition's Dataset; `frozen` names the factors that a conditional account holds fixed."""
     from oplens.results import provenance
 
     config = op.model.config
+    asked = {} if at is None else {"at": at}
     account = "exact" if claim == "exact" else f"{claim}: {frozen} frozen at their values on each input"
     return {
         **provenance(source=data.source),
@@ -384,6 +419,7 @@ def attributes(
         "sampling_rate": config.sampling_rate if config.sampling_rate is not None else "unknown",
         "account": account,
         "wave_ordering": "as stored in the model",
+        **asked,
     }
 
 

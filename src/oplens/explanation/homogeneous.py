@@ -2,7 +2,7 @@ r"""Homogeneous orders: the power series of a whole model in eps along x_0 + eps
 
     M(eps) = sum_k m_k eps^k:   m_0 the baseline's value, m_1 linear in x - x_0, m_2 quadratic, ...  (multilinear forms of the case)
 
-Series are propagated through preprocessing, encoder, diagonal systems (linear: order by order), erf-GELU, GLU, residual stream,
+Series are propagated through preprocessing, encoder, diagonal systems (linear: order by order), readout, GLU, residual stream,
 LayerNorm and pooling (oplens.operators.jets). At eps = 1 they mean something only where the series converges, and its radius is set
 by the nearest complex eps at which a LayerNorm or a gate stops being analytic (oplens.explanation.singularities). Under LayerNorm the
 radius is mostly far below 1: no orders are given there, nor where the coefficients still grow at the highest order computed.
@@ -55,7 +55,8 @@ def target_series(
     for index in range(model.config.n_layers):
         u = _norm(model, index, hidden, nearest) * keep if prenorm else hidden
         response = diagonal.kernel(model.layer(index).system(), u.shape[-2], skip=True)
-        active = jets.gelu(diagonal.convolve(u.transpose(-1, -2), response).transpose(-1, -2))
+        z = diagonal.convolve(u.transpose(-1, -2), response).transpose(-1, -2)
+        active = jets.gelu(z) if model.config.readout == "gelu" else jets.polynomial(model.polynomial, z)
         if not reference:
             hidden = active
             continue

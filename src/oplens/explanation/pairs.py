@@ -22,7 +22,7 @@ from oplens.data import SequenceData
 from oplens.errors import ArgumentError
 from oplens.explanation.batch import Batch, Weight
 from oplens.explanation.decomposition import Decomposition, WaveDecomposition, decompose
-from oplens.explanation.explain import attributes, case_coords, check_memory, concrete, part_coords
+from oplens.explanation.explain import attributes, case_coords, check_memory, concrete, in_units, part_coords
 from oplens.explanation.parts import LayerWaves, Pairs, normalise
 from oplens.explanation.targets import Target
 from oplens.explanation.training import batches
@@ -51,6 +51,7 @@ def explain_pairs(
     target: Target,
     X_train: Any,
     memory_limit: int,
+    at: int | None = None,
 ) -> "xr.Dataset":
     """Work behind `explain(by=Pairs(...))`."""
     parts = concrete(op, by.by)
@@ -67,10 +68,10 @@ def explain_pairs(
     directions = target.directions(op.model.config.classes)
     _check(op, data, labels, by, target, decomposition, len(directions), memory_limit)
     members = _training(op, parts, decomposition, X_train)
-    collect = _Collector(by, labels, decomposition, op)
+    collect = _Collector(by, labels, decomposition, op, at)
     scale = decomposition.n_parts + len(decomposition.sources)
-    explicit = _needs_explicit(op, decomposition) or _far_from_zero(op, members.mean)
-    for rows, batch in batches(op.model, data.X, data.lengths, directions, scale if explicit else 1):
+    explicit = at is not None or _needs_explicit(op, decomposition) or _far_from_zero(op, members.mean)
+    for rows, batch in batches(op.model, data.X, data.lengths, directions, scale if explicit else 1, at):
         nu = decomposition.explicit(batch) - members.mean[..., None] if explicit else None
         collect.add(
             rows, batch.logits, [_order(op, decomposition, batch, members, k, nu) for k in range(2, op.order + 1)]
@@ -229,9 +230,14 @@ class _Collector:
     """Gathers batches into full matrices, their class means, or the largest pairs."""
 
     def __init__(
-        self, by: Pairs, labels: NDArray[np.str_] | None, decomposition: Decomposition, op: "ExplicitOperator"
+        self,
+        by: Pairs,
+        labels: NDArray[np.str_] | None,
+        decomposition: Decomposition,
+        op: "ExplicitOperator",
+        at: int | None,
     ) -> None:
-        self.by, self.labels, self.decomposition, self.op = by, labels, decomposition, op
+        self.by, self.labels, self.decomposition, self.op, self.at = by, labels, decomposition, op, at
         self.chunks: list[Tensor] = []
         self.logits: list[Tensor] = []
         self.sums: dict[str, Tensor] = {}
@@ -257,15 +263,15 @@ class _Collector:
     ) -> "xr.Dataset":
         import xarray as xr
 
-        coords = case_coords(op, data, self.labels, torch.cat(self.logits).numpy())
+        coords = case_coords(op, data, self.labels, torch.cat(self.logits).numpy(), self.at)
         coords["order"] = ("order", np.arange(2, op.order + 1))
-        attrs = {**attributes(op, parts, target, data, claim), "pairs": repr(self.by)}
+        attrs = {**attributes(op, parts, target, data, claim, at=self.at), "pairs": repr(self.by)}
         if target.per_class and (self.by.top or self.by.mean):
             # One number per case again: that of the class the case is decided for, or belongs to.
             attrs["target"] += ", of the predicted class" if self.by.top else ", of each case's own class"
         if self.by.top:
             coords["rank"] = ("rank", np.arange(1, min(self.by.top, self._n_cells()) + 1))
-            return xr.Dataset(self._top(claim), coords=coords, attrs=attrs)
+            return in_units(xr.Dataset(self._top(claim), coords=coords, attrs=attrs), self.at)
         lead: tuple[str, ...] = ("case", "class") if target.per_class else ("case",)
         if self.by.mean:
             assert self.labels is not None
@@ -285,7 +291,7 @@ class _Collector:
         for name in ("source", *self.decomposition.dims):
             coords[f"{name}_2"] = (f"{name}_2", coords[name][1])
         per_class = target.per_class and not self.by.mean
-        return xr.Dataset(self._matrices(values, lead, per_class, claim), coords=coords, attrs=attrs)
+        return in_units(xr.Dataset(self._matrices(values, lead, per_class, claim), coords=coords, attrs=attrs), self.at)
 
     def _matrices(self, values: Tensor, lead: tuple[str, ...], per_class: bool, claim: str) -> dict[str, Any]:
         d, n = self.decomposition, self.decomposition.n_parts

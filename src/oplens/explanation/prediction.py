@@ -24,6 +24,7 @@ from torch import Tensor
 from oplens.data import Sinusoid
 from oplens.errors import ArgumentError
 from oplens.explanation.margins import QuadraticForm
+from oplens.explanation.steps import check_pooled, readout_of
 from oplens.explanation.targets import Target, default_target
 from oplens.explanation.wiener import Weights, WhiteNoise, contract, quadratic_form
 from oplens.operators import diagonal
@@ -105,14 +106,14 @@ class Moments:
 
 def moments(setting: Setting, values: NDArray[np.float64], orders: int, forms: bool = False) -> Moments:
     """Moments of signals (signals, n_channels, length), as many at a time as share one pass over the covariances."""
-    n_targets = len(setting.readout)
+    n_targets, activation = len(setting.readout), readout_of(setting.op.model)
     size = max(1, BATCH // ((orders + 4) * setting.noise.response.numel() * n_targets))
     means, variances, rests = [], [], []
     found: list[QuadraticForm] = []
     for start in range(0, len(values), size):
         part = values[start : start + size]
         shape = (len(part), n_targets)
-        weights = Weights.of(setting.noise, setting.means(part), setting.readout, orders)
+        weights = Weights.of(setting.noise, setting.means(part), setting.readout, orders, activation)
         by_order, rest = contract(setting.noise, weights)
         means.append(weights.orders[0].sum((0, 1)).view(shape) + setting.constant)
         variances.append(by_order.view(orders, *shape))
@@ -209,6 +210,7 @@ def units_of(name: str) -> str:
 def check_model(op: "ExplicitOperator", call: str) -> None:
     """Refuse models whose output is no pooled readout of Gaussian pre-activations, and those with nothing to decide."""
     config = op.model.config
+    check_pooled(op, call)
     if config.architecture != "plain":
         raise ArgumentError(
             f"{call}: gates and norms of the reference architecture are not Gaussian; this needs the plain architecture."

@@ -23,6 +23,7 @@ from torch import Tensor
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation.explain import case_coords, complete
+from oplens.explanation.steps import check_pooled
 from oplens.explanation.targets import Target, default_target
 from oplens.explanation.training import check_channels, chunks, gather, labels_of
 from oplens.models.s4d import S4D
@@ -51,6 +52,7 @@ class Ray:
     def of(cls, op: "ExplicitOperator", call: str, X: Any, y: Any, baseline: Any, target: Target | None) -> "Ray":
         """Everything checked, with a sentence for what cannot work."""
         config = op.model.config
+        check_pooled(op, call)
         data = as_sequences(X)
         check_channels(op.model, data, call)
         labels = labels_of(y if y is not None else data.y, len(data.X), f"{call}(y=...)")

@@ -29,6 +29,7 @@ from oplens.errors import ArgumentError
 from oplens.explanation import training
 from oplens.explanation.decomposition import WaveDecomposition, decompose
 from oplens.explanation.parts import LayerWaves, Waves
+from oplens.explanation.steps import check_pooled
 from oplens.explanation.targets import default_target
 from oplens.models.s4d import S4D
 
@@ -114,6 +115,7 @@ class Reduction:
     @classmethod
     def of(cls, op: "ExplicitOperator", X_train: Any, call: str) -> "Reduction":
         """Rank the waves of an operator's model."""
+        check_pooled(op, call)
         if len(op.model.config.classes) < 2:
             raise ArgumentError(f"{call}: a model with one class has nothing to decide, so no wave matters more.")
         cases = _training_cases(op, X_train, call)
@@ -251,8 +253,9 @@ def _cut(source: S4D, waves: NDArray[np.bool_], features: NDArray[np.int64]) -> 
     index = torch.from_numpy(features)
     state = {name: value.double() for name, value in source.state_dict().items() if ".kernel." not in name}
     if source.config.architecture == "plain":
-        for name in ("encoder.weight", "encoder.bias", "s4_layers.0.D"):
-            state[name] = state[name][index]
+        for name in ("encoder.weight", "encoder.bias", "s4_layers.0.D", "polynomial"):
+            if name in state:
+                state[name] = state[name][index]
         state["decoder.weight"] = state["decoder.weight"][:, index]
     for number in range(config.n_layers):
         for name, value in _kernel(source, number, waves[number][features], index, width).items():

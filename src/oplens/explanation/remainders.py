@@ -6,7 +6,8 @@ of which lies within q of any point of it,
     sup abs(E)   <= max_i abs(E(x_i)) + q (max_i abs(E'(x_i)) + q sup abs(E''))
     sup abs(E'') <= max_i abs(E''(x_i)) + q (max_i abs(E'''(x_i)) + q (max abs(g'''') + sup abs(p''''))),
 
-the last sup by Ehlich and Zeller (see operators/polynomial/remainder). Source: derived for this library.
+the last sup, and that of abs(g'''') where g is a polynomial itself, by Ehlich and Zeller (see operators/polynomial/remainder). Source:
+derived for this library.
 """
 
 import math
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oplens.operators.polynomial import Expansion, Series, normal_cdf, normal_density
+from oplens.operators.polynomial import Activation, Expansion, Series
+from oplens.operators.polynomial.polynomials import derived, horner
 
 BINS = 256
 SLACK = 1e-6  # of a bin: covers the rounding of an index
@@ -61,9 +63,11 @@ class Remainders:
         """
         hi = torch.maximum(hi, lo + 1e-6 * torch.clamp(torch.maximum(lo.abs(), hi.abs()), min=1.0))
         series = expansion.truncated(orders[-1]).recurrence()
-        points = max(32, 2 * series.order)
+        readout = expansion.activation
+        degree = 0 if readout.polynomial is None else readout.polynomial.shape[-1] - 1
+        points = max(32, 2 * series.order, 2 * degree)
         parts = [  # a few features at a time: a dozen arrays of every bin's points are held
-            _tabulated(series.select(rows), orders, lo[rows], hi[rows], points)
+            _tabulated(series.select(rows), readout.select(rows), orders, lo[rows], hi[rows], points)
             for rows in torch.arange(len(lo)).split(max(1, 2**17 // (BINS * points)))
         ]
         certified, lost = (torch.cat(columns) for columns in zip(*parts, strict=True))
@@ -116,12 +120,15 @@ def _basis(series: Series, z: Tensor, order: int, highest: int) -> Iterator[Tens
         yield value
 
 
-def _tabulated(series: Series, orders: tuple[int, ...], lo: Tensor, hi: Tensor, m: int) -> tuple[Tensor, Tensor]:
+def _tabulated(
+    series: Series, g: Activation, orders: tuple[int, ...], lo: Tensor, hi: Tensor, m: int
+) -> tuple[Tensor, Tensor]:
     """Per feature and bin, sup abs(E) of every order and then sup abs(E''), and the rounding of p and p': (d_model, BINS, 2 n_orders)."""
     half = (hi - lo)[:, None] / (2 * BINS)
     nodes = torch.cos(torch.arange(m + 1, dtype=torch.float64) * (math.pi / m))
     x = (lo[:, None] + half * (2 * torch.arange(BINS) + 1))[..., None] + half[..., None] * nodes
-    readout, gap = _readout(x), half * (math.pi / (2 * m))  # nodes are at most twice this apart
+    readout, fourth, slack = _readout(g, x, m)
+    gap = half * (math.pi / (2 * m))  # nodes are at most twice this apart
     total, envelope = torch.zeros(5, *x.shape, dtype=x.dtype), torch.zeros(4, *x.shape[:2], dtype=x.dtype)
     lost, found, rounding = envelope.clone(), [], []
     for k, flat in enumerate(_basis(series, x.flatten(1), orders[-1], 4)):
@@ -131,9 +138,9 @@ def _tabulated(series: Series, orders: tuple[int, ...], lo: Tensor, hi: Tensor, 
         envelope = torch.maximum(envelope, basis[:4].abs().amax(-1))
         lost += LOST * (k + 1) ** 2 * series.coefficients[:, k, None].abs() * envelope
         if k in orders:
-            left = (readout - total[:4]).abs().amax(-1) + lost + 1e-14
-            fourth = FOURTH + total[4].abs().amax(-1) / math.cos(max(k - 4, 0) * math.pi / (2 * m))
-            bend = (left[2] + gap * (left[3] + gap * fourth)) * (1 + 1e-9)
+            left = (readout - total[:4]).abs().amax(-1) + lost + slack
+            both = fourth + total[4].abs().amax(-1) / math.cos(max(k - 4, 0) * math.pi / (2 * m))
+            bend = (left[2] + gap * (left[3] + gap * both)) * (1 + 1e-9)
             found.append(((left[0] + gap * (left[1] + gap * bend)) * (1 + 1e-9), bend))
             rounding.append(lost[:2].clone())
     sups, bends = zip(*found, strict=True)
@@ -141,10 +148,19 @@ def _tabulated(series: Series, orders: tuple[int, ...], lo: Tensor, hi: Tensor, 
     return torch.stack((*sups, *bends), dim=-1), torch.stack((*values, *slopes), dim=-1)
 
 
-def _readout(z: Tensor) -> Tensor:
-    """g, g', g'' and g''' of erf-GELU, stacked."""
-    cdf, density = normal_cdf(z), normal_density(z)
-    return torch.stack((z * cdf, cdf + z * density, density * (2 - z * z), density * z * (z * z - 4)))
+def _readout(g: Activation, z: Tensor, m: int) -> tuple[Tensor, Tensor | float, Tensor | float]:
+    """g, g', g'' and g''' (4, d_model, BINS, m + 1), a bound on max abs(g'''') of every bin, and on the rounding of the four."""
+    flat = z.flatten(1)
+    values = torch.stack([g.derivative(flat, k) for k in range(4)]).unflatten(-1, z.shape[1:])
+    if g.polynomial is None:
+        return values, FOURTH, 1e-14
+    degree = g.polynomial.shape[-1] - 1
+    largest = g.derivative(flat, 4).abs().unflatten(-1, z.shape[1:]).amax(-1)
+    size = z.abs().amax(-1)  # terms of equal sign at the bin's far end are as large as rounding ever sees
+    terms = torch.stack([horner(derived(g.polynomial.abs(), k), size) for k in range(5)])
+    slack = LOST * (degree + 1) ** 2 * terms
+    fourth = (largest + slack[4]) / math.cos(max(degree - 4, 0) * math.pi / (2 * m))
+    return values, fourth, slack[:4] + 1e-300
 
 
 def _runs(bins: Tensor) -> Tensor:

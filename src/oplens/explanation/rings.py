@@ -22,6 +22,7 @@ from oplens.errors import ArgumentError
 from oplens.explanation.explain import case_coords, check_memory
 from oplens.explanation.layer_rings import LayerRings, layer_rings, past, untrained_poles
 from oplens.explanation.parts import LayerWaves
+from oplens.explanation.steps import check_pooled
 from oplens.explanation.training import check_channels
 from oplens.operators import diagonal, travel
 from oplens.operators.ring import ORDERINGS, analytic_half, signed_coupling
@@ -115,7 +116,8 @@ def ring(
         rule = f"the {which} the largest mean absolute share (all waves together) in the decisions of the chosen cases"
         words = "mean absolute share of the feature's ring in the decisions of the chosen cases"
         variables["mean_share"] = (("feature",), importance, _text("logit", words, "conditional"))
-    coords = {**case_coords(op, picked, picked.y, logits), **_coords(op, rings, chosen, length, every)}
+    last = -1 if config.pooling == "none" else None
+    coords = {**case_coords(op, picked, picked.y, logits, last), **_coords(op, rings, chosen, length, every)}
     coords["case"] = ("case", np.array(rows))
     return xr.Dataset(variables, coords=coords, attrs=_attributes(op, data, layer, ordering, every, rule))
 
@@ -145,6 +147,7 @@ def _largest(
     op: "ExplicitOperator", data: SequenceData, layer: int, count: int
 ) -> tuple[list[int], NDArray[np.float64]]:
     """Features of largest mean absolute share (frozen factors: any architecture and layer), and that share in logit units."""
+    check_pooled(op, "ring(features=None)", "name features, such as features=[0, 1]")
     if op.model.config.n_classes < 2:
         raise ArgumentError(
             "ring(features=None): a model with one class decides nothing, so no feature matters most; name some with features=[0, 1]."
@@ -168,7 +171,7 @@ def _trajectories(
         with torch.no_grad():
             trace = op.model.trace(x[None])
         u, z = (value[..., features].transpose(1, 2) for value in (trace.layers[layer].u, trace.layers[layer].z))
-        logits.append(trace.logits[0].numpy())
+        logits.append(trace.logits[0, -1 if op.model.config.pooling == "none" else ...].numpy())
         kept = np.arange(0, steps, every)
         drive[row, :, : len(kept)] = u[0, :, kept].numpy()
         worst = torch.zeros(len(features), dtype=torch.float64)

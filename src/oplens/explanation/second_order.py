@@ -198,6 +198,11 @@ class _Factors:
             raise ArgumentError(
                 f"{call}: the Dataset holds no {', '.join(missing)}; give what op.kernels(length) returns."
             )
+        if "time" not in kernels.dims:
+            raise ArgumentError(
+                f"{call}: the model answers at every step, so its kernels are of lags and no case's length enters them; read h1 and h2 of "
+                "op.kernels(length) themselves."
+            )
         if kernels.sizes["order"] <= order:
             raise ArgumentError(
                 f"{call}: the operator has order 1 and no second-order kernel; expand the model with order=2 or more."

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from oplens.explanation.batch import Batch, Weight
 from oplens.explanation.decomposition import Decomposition
-from oplens.operators.polynomial import Expansion, gelu
+from oplens.operators.polynomial import Expansion
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ def shares(batch: Batch, decomposition: Decomposition, expansion: Expansion, mom
     full: tuple[Tensor, Tensor] | None = None
     order_0, full_constant = batch.constant, batch.constant
     constants_0, constants_full = [], []
+    at_centre = expansion.activation.value(expansion.centre[:, None])[:, 0]
     for weight in batch.weights:
         totals = [(weight.omega * value).sum(-1) for value in basis]  # S_k(h) = sum_t omega H_k
         rows = []
@@ -90,7 +91,7 @@ def shares(batch: Batch, decomposition: Decomposition, expansion: Expansion, mom
         whole = _outer(weight, contract, ones, parts - mean, sources - source_mean)
         full = whole if full is None else (_cat(full[0], whole[0]), _cat(full[1], whole[1]))
         constants_0.append(torch.einsum("bh,th->bt", totals[0] * expansion.coefficients[:, 0], weight.outer))
-        constants_full.append(torch.einsum("bh,th->bt", totals[0] * gelu(expansion.centre), weight.outer))
+        constants_full.append(torch.einsum("bh,th->bt", totals[0] * at_centre, weight.outer))
     assert full is not None
     order_0 = order_0 + torch.cat(constants_0, dim=-1)
     full_constant = full_constant + torch.cat(constants_full, dim=-1)
@@ -107,7 +108,7 @@ def shares(batch: Batch, decomposition: Decomposition, expansion: Expansion, mom
 
 def remainder(batch: Batch, z: Tensor, expansion: Expansion) -> Tensor:
     """sum omega (g - p)(z), pointwise, for a z obtained by another route than the terms: (batch, n_targets)."""
-    gap = gelu(z) - expansion.evaluate(z)
+    gap = expansion.activation.value(z) - expansion.evaluate(z)
     return _weighted_sum(batch.weights, gap)
 
 

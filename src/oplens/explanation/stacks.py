@@ -26,6 +26,7 @@ from oplens.errors import ArgumentError
 from oplens.explanation.decomposition import InputDecomposition, PlainCases, decompose
 from oplens.explanation.explain import attributes, case_coords, check_memory, complete, mode_table, part_coords
 from oplens.explanation.parts import LayerWaves, Waves
+from oplens.explanation.steps import readout_of
 from oplens.explanation.targets import Target
 from oplens.explanation.training import chunks, gather
 from oplens.models.s4d import S4D, LayerTrace, Trace
@@ -72,7 +73,8 @@ def explain_stack(
     )
     coords = {**case_coords(op, data, labels, found["logits"]), **account.coords}
     coords["class"] = ("class", np.array(config.classes, dtype=object))
-    attrs = attributes(op, parts, target, data, "conditional", FROZEN)
+    frozen = FROZEN if config.readout == "gelu" else "readout factors"
+    attrs = attributes(op, parts, target, data, "conditional", frozen)
     ds = xr.Dataset(_described(found, account.lines, target), coords=coords, attrs=attrs)
     return complete(ds, tuple(account.lines))
 
@@ -216,9 +218,9 @@ def _start(model: S4D, trace: Trace, directions: Tensor) -> tuple[Tensor, Tensor
 
 def _through_block(model: S4D, index: int, values: LayerTrace, R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """R' on the residual stream below (zero in the plain architecture), Q on the pre-activation, and the constants passed."""
-    phi = normal_cdf(values.z)
     if model.config.architecture == "plain":
-        return torch.zeros_like(R), R * phi, torch.zeros(R.shape[1], R.shape[0], dtype=R.dtype)
+        return _through_readout(model, values, R)
+    phi = normal_cdf(values.z)
     added = torch.zeros(R.shape[1], R.shape[0], dtype=R.dtype)
     if not model.config.prenorm:
         norm = model.norm(index)
@@ -231,6 +233,15 @@ def _through_block(model: S4D, index: int, values: LayerTrace, R: Tensor) -> tup
     gated = R * values.gate
     added = added + (gated.sum(2) @ convolution.bias[:d_model]).T
     return R, (gated @ convolution.weight[:d_model, :, 0]) * phi, added
+
+
+def _through_readout(model: S4D, values: LayerTrace, R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of the plain architecture: g(z) = g(0) + z (g(z) - g(0)) / z, the quotient frozen; GELU's is Phi(z)."""
+    readout, z = readout_of(model), values.z.transpose(1, 2)
+    zero = torch.zeros_like(z[:1, :, :1])
+    factor = readout.quotient(z, zero).transpose(1, 2)
+    constant = (R.sum(2) * readout.value(zero)[0, :, 0]).sum(-1).T
+    return torch.zeros_like(R), R * factor, constant
 
 
 def _through_norm(gamma: Tensor, values: LayerTrace, R: Tensor) -> Tensor:

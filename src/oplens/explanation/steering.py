@@ -27,6 +27,7 @@ from oplens.explanation.explain import check_memory
 from oplens.explanation.parts import By
 from oplens.explanation.search import Problem, of_preprocessed
 from oplens.explanation.search import refine as refine_change
+from oplens.explanation.steps import check_pooled
 from oplens.explanation.targets import Margin, Target
 from oplens.explanation.training import check_channels, chunks, labels_of
 from oplens.explanation.truncation import Truncation
@@ -146,6 +147,7 @@ def steer(
     """
     from oplens.explanation.changes import assemble
 
+    check_pooled(op, "steer")
     data = as_sequences(X)
     config = op.model.config
     check_channels(op.model, data, "steer")
@@ -193,7 +195,7 @@ def _steer_group(
     }
     if op.model.config.architecture == "plain":
         slope = space.project(whole).norm(dim=1)
-        found["norm_lower_bound"] = _lower_bound(op, rows[:, 0], wanted[:, 0] - start, slope, space, settings)
+        found["norm_lower_bound"] = _lower_bound(op, x, rows[:, 0], wanted[:, 0] - start, slope, space, settings)
     return found
 
 
@@ -270,10 +272,19 @@ def _quadratic(
 
 
 def _lower_bound(
-    op: "ExplicitOperator", direction: Tensor, rise: Tensor, slope: Tensor, space: Subspace, settings: Settings
+    op: "ExplicitOperator",
+    x: Tensor,
+    direction: Tensor,
+    rise: Tensor,
+    slope: Tensor,
+    space: Subspace,
+    settings: Settings,
 ) -> Tensor:
     """Norm below which no allowed change reaches the rise: the root r of slope r + c r^2 / 2 = rise."""
     cut, bend = Truncation(op, settings.order, space.shape[1]), torch.zeros_like(rise)
+    if (op.model.config.degree or 0) > 2:
+        rise = rise.clamp(min=0) * (1 - 1e-9)
+        return cut.lower_bound(x, direction, slope, rise, settings.confinement.channels)
     for row in torch.unique(direction, dim=0):
         bend[(direction == row).all(1)] = cut.curvature(row, settings.confinement.channels)
     rise = rise.clamp(min=0) * (1 - 1e-9)  # rounding of the margin itself

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from oplens.errors import CheckpointError
 from oplens.explanation.operator import ExplicitOperator
+from oplens.explanation.steps import readout_of
 from oplens.explanation.training import Training, digest
+from oplens.models.s4d import S4D
 from oplens.models.storage import load_model, parse_tensors, read_content, read_json, save_model, write_bytes
 from oplens.operators.polynomial import FAMILIES, SERIES_FAMILIES, Expansion, Series
 
@@ -80,7 +82,7 @@ def load_operator(directory: str | Path) -> ExplicitOperator:
         )
     expansion = None
     if header.get("family") != "none":
-        expansion = _expansion(header, tensors, model.config.d_model, path)
+        expansion = _expansion(header, tensors, model, path)
     lengths = _tensor(tensors, "lengths", path).numpy()
     if lengths.ndim != 1 or lengths.dtype != np.int64 or len(lengths) == 0:
         raise CheckpointError(
@@ -104,7 +106,8 @@ def _model_hash(directory: Path) -> str:
     return hashlib.sha256(read_content(directory / "model" / "config.json")).hexdigest()
 
 
-def _expansion(header: dict[str, Any], tensors: dict[str, Tensor], d_model: int, path: Path) -> Expansion:
+def _expansion(header: dict[str, Any], tensors: dict[str, Tensor], model: S4D, path: Path) -> Expansion:
+    d_model = model.config.d_model
     known = (*FAMILIES, *SERIES_FAMILIES)
     if header.get("family") not in known:
         raise CheckpointError(
@@ -130,7 +133,7 @@ def _expansion(header: dict[str, Any], tensors: dict[str, Tensor], d_model: int,
         for name in SERIES_FIELDS:
             if getattr(series, name).shape != expected.get(name, (d_model, order)):
                 raise CheckpointError(f"{path}: tensor series.{name} does not fit order {order} and d_model {d_model}.")
-    return Expansion(family, centre, variance, coefficients, series=series)
+    return Expansion(family, centre, variance, coefficients, readout_of(model), series)
 
 
 def _tensor(tensors: dict[str, Tensor], name: str, path: Path) -> Tensor:

@@ -85,6 +85,30 @@ class CentredLogits(Target):
         return True
 
 
+@dataclass(frozen=True)
+class Outputs(Target):
+    """Every output as it is: for models that filter or regress, whose outputs are no logits of classes.
+
+    Examples
+    --------
+    >>> Outputs().directions(("y",)).tolist()
+    [[1.0]]
+    """
+
+    def directions(self, classes: tuple[str, ...]) -> NDArray[np.float64]:
+        """(n_classes, n_classes)."""
+        return np.eye(len(classes))
+
+    def describe(self) -> str:
+        """Outputs in words."""
+        return "outputs"
+
+    @property
+    def per_class(self) -> bool:
+        """True: one number per case and output."""
+        return True
+
+
 def default_target(classes: tuple[str, ...]) -> Target:
     """The margin of the second class over the first when there are two, else class-centred logits."""
     return Margin(classes[1], classes[0]) if len(classes) == 2 else CentredLogits()

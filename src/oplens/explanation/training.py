@@ -14,6 +14,7 @@ from torch import Tensor
 from oplens.data import SequenceData
 from oplens.errors import ArgumentError
 from oplens.explanation.batch import Batch, prepare
+from oplens.explanation.steps import readout_of
 from oplens.models.configuration import S4DConfig
 from oplens.models.s4d import S4D
 from oplens.operators.polynomial import FAMILIES, SERIES_FAMILIES, Expansion, check_order
@@ -88,14 +89,22 @@ def digest(X: NDArray[np.float32], lengths: NDArray[np.int64]) -> str:
 
 
 def batches(
-    model: S4D, X: NDArray[Any], lengths: NDArray[np.int64], directions: NDArray[np.float64], arrays: int = 1
+    model: S4D,
+    X: NDArray[Any],
+    lengths: NDArray[np.int64],
+    directions: NDArray[np.float64],
+    arrays: int = 1,
+    at: int | None = None,
 ) -> Iterator[tuple[slice, Batch]]:
-    """(rows, batch) over the cases of X (n_cases, n_channels, n_timepoints); `arrays` (batch, d_model, length) fit the budget."""
+    """(rows, batch) over the cases of X (n_cases, n_channels, n_timepoints); `arrays` (batch, d_model, length) fit the budget.
+
+    Without `at` all valid steps weigh alike.
+    """
     system = model.layer(0).system()
     towards = torch.from_numpy(np.ascontiguousarray(directions))
     for rows, raw, steps in chunks(X, lengths, model.config.d_model * max(1, arrays // 4)):
         with torch.no_grad():
-            yield rows, prepare(model, system, raw, steps, towards)
+            yield rows, prepare(model, system, raw, steps, towards, at)
 
 
 def chunks(X: NDArray[Any], lengths: NDArray[np.int64], per_step: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -142,13 +151,14 @@ def range_of(model: S4D, X: NDArray[np.float32], lengths: NDArray[np.int64]) -> 
 
 
 def fit_expansion(model: S4D, X: NDArray[np.float32], lengths: NDArray[np.int64], family: str, order: int) -> Expansion:
-    """The readout's polynomial of a family, fitted to the training pre-activations; erf-GELU."""
+    """The readout's polynomial of a family, fitted to the training pre-activations."""
+    readout = readout_of(model)
     if family == "chebyshev":
-        return Expansion.chebyshev(order, *range_of(model, X, lengths))
+        return Expansion.chebyshev(order, *range_of(model, X, lengths), readout)
     if family == "empirical":
         none = np.zeros((1, model.config.n_classes))
-        return Expansion.empirical(order, lambda: ((b.z, b.pool) for _, b in batches(model, X, lengths, none)))
-    return Expansion.fit(family, order, *fit_gaussian(model, X, lengths))
+        return Expansion.empirical(order, lambda: ((b.z, b.pool) for _, b in batches(model, X, lengths, none)), readout)
+    return Expansion.fit(family, order, *fit_gaussian(model, X, lengths), readout)
 
 
 def check_family(family: str, order: int) -> None:

@@ -9,6 +9,7 @@ case of a length. Plain architecture. Also here: a bound on the curvature of the
     T(x + delta) <= T(x) + norm(b) norm(delta) + c norm(delta)^2 / 2,
     c = sup_omega lambda_max( sum_h k_h abs(K^_h(omega))^2 E_h E_h' ) / n,   k_h = w_h max g'' or abs(w_h) max(-g'')
 
+(of GELU and of polynomials of degree 2; where g'' has no bound, a bound that grows with norm(delta) takes its place)
 because a convolution cut to n steps is no larger than its transfer function. The sup is taken over a grid and enlarged by what a
 trigonometric polynomial can do between its points (Ehlich and Zeller 1964).
 """
@@ -22,10 +23,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from oplens.explanation.steps import readout_of
 from oplens.explanation.training import BATCH_BYTES
 from oplens.operators import diagonal
 from oplens.operators.mixing import mixed_convolution
-from oplens.operators.polynomial import Expansion
+from oplens.operators.polynomial import Expansion, extremes
+from oplens.operators.polynomial.polynomials import derived
 
 if TYPE_CHECKING:
     from oplens.explanation.operator import ExplicitOperator
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 UPWARD = 2 / math.sqrt(2 * math.pi)  # max of g'' of erf-GELU, (2 - z^2) phi(z), at 0
 DOWNWARD = 2 * math.exp(-2) / math.sqrt(2 * math.pi)  # max of -g'', at z^2 = 4
 OVERSAMPLED = 8
+DOUBLINGS = 60
 SMALL = (
     16  # channels up to which the largest eigenvalue is found at every frequency; beyond, the largest row sum bounds it
 )
@@ -78,7 +82,12 @@ class Truncation:
     def curvature(self, direction: Tensor, channels: Sequence[int] | None = None) -> float:
         """C of the module for changes of these channels (default: all): no second derivative of the model is larger at any input."""
         w = direction @ self.op.model.decoder.weight
-        weight = torch.where(w > 0, UPWARD * w, -DOWNWARD * w)
+        polynomial = readout_of(self.op.model).polynomial
+        if polynomial is None:
+            weight = torch.where(w > 0, UPWARD * w, -DOWNWARD * w)
+        else:
+            assert polynomial.shape[-1] <= 3, "g'' has no bound"
+            weight = (w * derived(polynomial, 2)[:, 0]).clamp(min=0)
         size = torch.fft.rfft(self._response, n=OVERSAMPLED * self.steps).abs() ** 2
         E = self.op.model.encoder.weight
         E = E if channels is None else E[:, list(channels)]
@@ -87,6 +96,38 @@ class Truncation:
         largest = torch.linalg.eigvalsh(matrices)[:, -1].max() if few else matrices.abs().sum(-1).max()
         between = math.cos(math.pi / OVERSAMPLED)
         return float(largest) / between / self.steps * (1 + 1e-9)
+
+    def lower_bound(
+        self, x: Tensor, direction: Tensor, slope: Tensor, rise: Tensor, channels: Sequence[int] | None = None
+    ) -> Tensor:
+        """Norm (batch,) below which no change raises T of the model by `rise`, for a polynomial readout of any degree.
+
+        Changes of norm r move z_h by at most r norm(K~_h) norm(E_h), which bounds g'' and with it what is added to slope r.
+        """
+        g = readout_of(self.op.model).polynomial
+        assert g is not None
+        E = self.op.model.encoder.weight
+        inward = (E if channels is None else E[:, list(channels)]).norm(dim=-1)
+        z = torch.cat([torch.stack((v.amin(-1), v.amax(-1))) for v in map(self._z, x.split(self._block))], dim=1)
+        reach, w = inward * self._response.norm(dim=-1), direction @ self.op.model.decoder.weight
+        gain = torch.fft.rfft(self._response, n=OVERSAMPLED * self.steps).abs().amax(-1) ** 2 * inward**2 / self.steps
+        gain = gain / math.cos(math.pi / OVERSAMPLED) * (1 + 1e-9)
+
+        def most(r: Tensor) -> Tensor:
+            least, largest = extremes(derived(g, 2), z[0] - r[:, None] * reach, z[1] + r[:, None] * reach)
+            bend = (torch.maximum(w * least, w * largest).clamp(min=0) * gain).sum(-1)
+            return slope * r + bend * r * r / 2
+
+        high = torch.ones_like(rise)
+        for _ in range(DOUBLINGS):
+            high = torch.where(most(high) < rise, 2 * high, high)
+        unreachable = most(high) < rise
+        low = torch.zeros_like(rise)
+        for _ in range(DOUBLINGS):
+            middle = (low + high) / 2
+            below = most(middle) < rise
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return torch.where(unreachable, math.inf, low)
 
     def _back(self, weights: Tensor) -> Tensor:
         """A' of weights (batch, d_model, steps): (batch, d_input * steps)."""

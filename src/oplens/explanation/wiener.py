@@ -14,7 +14,8 @@ What orders above K leave out of the variance is bounded entry by entry: with rh
     sum_{k>K} k! c_k(x) R_xy^k c_k(y) <= abs(rho_xy)^(K+1) sqrt(T_x T_y),   T_x = omega_x^2 sum_{k>K} k! d_xk^2 R_xx^k
 
 T_x = omega_x^2 Var g(z_x) less its first K orders, closed form with Owen's T; in small noise that difference is rounding, and
-T_x <= omega_x^2 (R_xx^2 E[g''(z_x)^2] - sum_{k<=K} k (k-1) k! d_xk^2 R_xx^k) / (K (K+1)) is used, which shrinks with the noise.
+T_x <= omega_x^2 (R_xx^2 E[g''(z_x)^2] - sum_{k<=K} k (k-1) k! d_xk^2 R_xx^k) / (K (K+1)) is used, which shrinks with the noise. (For GELU.
+A polynomial has no coefficients beyond its degree, and T_x is the sum of those that are left: 0 for K at the degree or above.)
 """
 
 import math
@@ -25,7 +26,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from oplens.operators.polynomial import gelu_coefficients, normal_cdf, normal_density
+from oplens.operators.polynomial import (
+    ACTIVATIONS,
+    Activation,
+    gelu_coefficients,
+    hermite_of_polynomial,
+    normal_cdf,
+    normal_density,
+)
 
 BLOCK = 2**18  # float64 values of a block of covariances: 2 MB, near the cache (measured 1.5x faster than 8 MB)
 ROUNDING = 1e-13  # relative: above what the closed forms and the coefficients lose
@@ -115,12 +123,12 @@ class Weights:
     tail: Tensor
 
     @classmethod
-    def of(cls, noise: WhiteNoise, mean: Tensor, readout: Tensor, orders: int) -> "Weights":
+    def of(
+        cls, noise: WhiteNoise, mean: Tensor, readout: Tensor, orders: int, g: Activation = ACTIVATIONS["gelu"]
+    ) -> "Weights":
         """From means (signals, d_model, length) and readout weights (n_targets, d_model); columns are signals x targets."""
-        real = (noise.scale**2 * noise.variance).expand_as(mean)
-        d = gelu_coefficients(mean.reshape(-1), real.reshape(-1), orders).unflatten(0, mean.shape)
-        d = d * noise.scale ** torch.arange(orders + 1, dtype=d.dtype)
-        rest = _beyond(mean, noise, d).sqrt()
+        d = _coefficients(mean, noise, orders, g)
+        rest = _beyond(mean, noise, d, g).sqrt()
         spread = noise.variance
         alive = spread > 1e-30  # a site that the noise does not reach has no variance at any order
         rest = torch.where(alive, rest / torch.where(alive, spread, 1.0) ** ((orders + 1) / 2), 0.0)
@@ -174,12 +182,28 @@ def quadratic_form(noise: WhiteNoise, weights: Weights, column: int) -> tuple[Te
     return slope.flatten(), form.reshape(n_inputs * length, n_inputs * length)
 
 
-def _beyond(mean: Tensor, noise: WhiteNoise, d: Tensor) -> Tensor:
+def _coefficients(mean: Tensor, noise: WhiteNoise, orders: int, g: Activation) -> Tensor:
+    """d_0..d_orders of g at every site at unit scale, (..., d_model, length, orders + 1)."""
+    real = (noise.scale**2 * noise.variance).expand_as(mean)
+    if g.polynomial is None:
+        d = gelu_coefficients(mean.reshape(-1), real.reshape(-1), orders).unflatten(0, mean.shape)
+    else:
+        d = hermite_of_polynomial(g.polynomial[:, None], mean, real, orders)
+    return d * noise.scale ** torch.arange(orders + 1, dtype=d.dtype)
+
+
+def _beyond(mean: Tensor, noise: WhiteNoise, d: Tensor, g: Activation) -> Tensor:
     """Bound on sum_{k>K} k! d_k^2 v^k from d_0..d_K at unit scale (..., K + 1); mean (..., d_model, length).
 
     The smaller of two: the one from g'' is sharp in small noise, the variance of g less that of its first orders in large noise.
     """
     order = d.shape[-1] - 1
+    if g.polynomial is not None:
+        degree = max(order, g.polynomial.shape[-1] - 1)
+        every, rest = _coefficients(mean, noise, degree, g), torch.zeros_like(mean)
+        for k in range(order + 1, degree + 1):
+            rest = rest + float(math.factorial(k)) * every[..., k] ** 2 * noise.variance**k
+        return rest * (1 + ROUNDING)
     real = (noise.scale**2 * noise.variance).expand_as(mean)
     bent, plain = _mean_square_curvature(mean, real) * real**2 * (1 + ROUNDING), _variance_above(mean, real, d[..., 0])
     for k in range(1, order + 1):

@@ -162,6 +162,23 @@ def gelu(a: Tensor) -> Tensor:
     return product(a, standard_normal(a))
 
 
+def polynomial(coefficients: Tensor, a: Tensor) -> Tensor:
+    """Series of sum_k c_k a^k, coefficients (d_model, degree + 1) of each last axis's entry of a (K + 1, ..., d_model).
+
+    Examples
+    --------
+    >>> import torch
+    >>> polynomial(torch.tensor([[1.0, 0.0, 2.0]]), torch.tensor([[3.0], [1.0], [0.0], [0.0]]))[:, 0].tolist()  # 1 + 2 (3 + eps)^2
+    [19.0, 12.0, 2.0, 0.0]
+    """
+    out = torch.zeros_like(a)
+    out[0] = coefficients[:, -1]
+    for k in range(coefficients.shape[1] - 2, -1, -1):
+        out = product(out, a)
+        out[0] += coefficients[:, k]
+    return out
+
+
 def _integrate(a: Tensor, slope: Tensor, out: Tensor, n: int) -> None:
     """Put coefficient n of f(a) into out, f' having the series `slope` along a: n f_n = sum_k k a_k slope_{n-k}."""
     for k in range(1, n + 1):

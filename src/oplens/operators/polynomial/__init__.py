@@ -12,6 +12,7 @@ from oplens.operators.polynomial.closed_forms import (
     relu_coefficients,
 )
 from oplens.operators.polynomial.expansion import FAMILIES, SERIES_FAMILIES, Expansion
+from oplens.operators.polynomial.polynomials import extremes, hermite_of_polynomial, polynomial_activation
 from oplens.operators.polynomial.remainder import certified_remainder
 from oplens.operators.polynomial.series import Series
 from oplens.operators.polynomial.table import RemainderTable
@@ -27,11 +28,14 @@ __all__ = [
     "activation",
     "certified_remainder",
     "check_order",
+    "extremes",
     "gelu",
     "gelu_chebyshev",
     "gelu_coefficients",
+    "hermite_of_polynomial",
     "normal_cdf",
     "normal_density",
+    "polynomial_activation",
     "relu_chebyshev",
     "relu_coefficients",
 ]

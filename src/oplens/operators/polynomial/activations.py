@@ -37,6 +37,11 @@ class Activation:
     radius : real points (n,) -> distance to the nearest singularity, which is the radius of convergence of `taylor`
     strip : float
         g is analytic where abs(Im z) is below it (0: not analytic on the real line).
+    slopes : tuple
+        Closed forms of g', g'', ..., as many as there are; higher derivatives come from `taylor`.
+    polynomial : Tensor, (d_model, degree + 1), optional
+        Where the readout is a polynomial of each feature's own (:mod:`oplens.operators.polynomial.polynomials`); values are then laid
+        out as (..., d_model, n).
     """
 
     name: str
@@ -45,6 +50,16 @@ class Activation:
     quotient: Callable[[Tensor, Tensor], Tensor]
     radius: Callable[[Tensor], Tensor]
     strip: float
+    slopes: tuple[Callable[[Tensor], Tensor], ...] = ()
+    polynomial: Tensor | None = None
+
+    def select(self, features: Tensor) -> "Activation":
+        """The readout of some features, by index (n,)."""
+        if self.polynomial is None:
+            return self
+        from oplens.operators.polynomial.polynomials import polynomial_activation
+
+        return polynomial_activation(self.polynomial[features])
 
     def derivative(self, z: Tensor, k: int) -> Tensor:
         """g^(k)(z).
@@ -57,11 +72,19 @@ class Activation:
         """
         if k == 0:
             return self.value(z)
+        if self.polynomial is not None:
+            from oplens.operators.polynomial.polynomials import derived, horner
+
+            return horner(derived(self.polynomial, k), z)
+        if k <= len(self.slopes):
+            return self.slopes[k - 1](z)
         return math.factorial(k) * self.taylor(z.reshape(-1), k)[:, k].reshape(z.shape)
 
 
-def activation(name: str) -> Activation:
-    """The activation of that name: `gelu`, `gelu_tanh`, `silu`, `relu`, `sigmoid` or `tanh`."""
+def activation(name: "str | Activation") -> Activation:
+    """The activation of that name: `gelu`, `gelu_tanh`, `silu`, `relu`, `sigmoid` or `tanh`; an activation is returned as it is."""
+    if isinstance(name, Activation):
+        return name
     if name not in ACTIVATIONS:
         raise ArgumentError(f"activation={name!r}: unknown; choose one of {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]
@@ -175,6 +198,18 @@ def _relu_taylor(point: Tensor, order: int) -> Tensor:
     return relu_coefficients(point, torch.zeros_like(point), order)
 
 
+def _gelu_slope(z: Tensor) -> Tensor:
+    return normal_cdf(z) + z * normal_density(z)
+
+
+def _gelu_bend(z: Tensor) -> Tensor:
+    return normal_density(z) * (2 - z * z)
+
+
+def _gelu_third(z: Tensor) -> Tensor:
+    return normal_density(z) * z * (z * z - 4)
+
+
 def _entire(point: Tensor) -> Tensor:
     return torch.full_like(point, math.inf)
 
@@ -196,7 +231,15 @@ def _gelu_tanh_radius(point: Tensor) -> Tensor:
 
 
 ACTIVATIONS = {
-    "gelu": Activation("gelu", gelu, _gelu_taylor, _gelu_quotient, _entire, math.inf),
+    "gelu": Activation(
+        "gelu",
+        gelu,
+        _gelu_taylor,
+        _gelu_quotient,
+        _entire,
+        math.inf,
+        slopes=(_gelu_slope, _gelu_bend, _gelu_third),
+    ),
     # strip: see `balls`; the nearest pole from 0 is at 2.83
     "gelu_tanh": Activation(
         "gelu_tanh", _gelu_tanh, _gelu_tanh_taylor, _gelu_tanh_quotient, _gelu_tanh_radius, 1 / math.sqrt(3 * CUBIC)

@@ -33,8 +33,8 @@ class Expansion:
     centre, variance : Tensor, (d_model,)
     coefficients : Tensor, (d_model, order + 1)
         In the basis H_k of that centre and variance; powers of z - centre where the variance is 0.
-    readout : str
-        Name of the activation expanded.
+    readout : str or Activation
+        Name of the activation expanded, or the activation itself, as polynomials of each feature's own are.
     series : Series or None
         For Chebyshev and empirical expansions: the same polynomial by orthogonal blocks, exactly what `evaluate`, `truncated` and
         certificates use; `coefficients` are its powers.
@@ -44,7 +44,7 @@ class Expansion:
     centre: Tensor
     variance: Tensor
     coefficients: Tensor
-    readout: str = "gelu"
+    readout: "str | Activation" = "gelu"
     series: Series | None = None
 
     @property
@@ -73,7 +73,9 @@ class Expansion:
         return self.activation.radius(self.centre)
 
     @classmethod
-    def fit(cls, family: str, order: int, mean: Tensor, variance: Tensor, readout: str = "gelu") -> "Expansion":
+    def fit(
+        cls, family: str, order: int, mean: Tensor, variance: Tensor, readout: "str | Activation" = "gelu"
+    ) -> "Expansion":
         """Hermite about the given Gaussian, or Taylor at 0 (mean and variance are then not used).
 
         Raises
@@ -95,7 +97,7 @@ class Expansion:
         return cls(family, mean, variance, fits.hermite(activation(readout), mean, variance, order), readout)
 
     @classmethod
-    def taylor(cls, order: int, centre: Tensor, readout: str = "gelu") -> "Expansion":
+    def taylor(cls, order: int, centre: Tensor, readout: "str | Activation" = "gelu") -> "Expansion":
         """Taylor at any centre (d_model,); see `convergence_radius` for where it can be of use.
 
         Examples
@@ -109,7 +111,7 @@ class Expansion:
         return cls("taylor", centre, torch.zeros_like(centre), series, readout)
 
     @classmethod
-    def chebyshev(cls, order: int, lo: Tensor, hi: Tensor, readout: str = "gelu") -> "Expansion":
+    def chebyshev(cls, order: int, lo: Tensor, hi: Tensor, readout: "str | Activation" = "gelu") -> "Expansion":
         """Chebyshev series on [lo, hi] (d_model,) each, cut at `order`.
 
         An interval narrower than a thousandth of its distance from 0 (at least 1) is widened to that, so that a feature which
@@ -132,7 +134,7 @@ class Expansion:
         return cls._of_series("chebyshev", Series.chebyshev(centre, radius, coefficients), readout)
 
     @classmethod
-    def empirical(cls, order: int, samples: "fits.Samples", readout: str = "gelu") -> "Expansion":
+    def empirical(cls, order: int, samples: "fits.Samples", readout: "str | Activation" = "gelu") -> "Expansion":
         """Least squares on observed pre-activations, by polynomials orthogonal under them.
 
         Parameters
@@ -141,7 +143,7 @@ class Expansion:
         samples : callable
             Each call gives the same pairs again: z (batch, d_model, length) and weights (batch, length), not negative, 0 where
             padded. It is called order + 2 times, so nothing needs to be kept in memory.
-        readout : str
+        readout : str or Activation
 
         Examples
         --------
@@ -157,7 +159,7 @@ class Expansion:
         return cls._of_series("empirical", fits.empirical(activation(readout), samples, order), readout)
 
     @classmethod
-    def _of_series(cls, family: str, series: Series, readout: str) -> "Expansion":
+    def _of_series(cls, family: str, series: Series, readout: "str | Activation") -> "Expansion":
         return cls(family, series.centre, torch.zeros_like(series.centre), series.powers(), readout, series)
 
     def recurrence(self) -> Series:

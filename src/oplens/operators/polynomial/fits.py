@@ -16,6 +16,7 @@ from oplens.operators.polynomial.closed_forms import (
     relu_chebyshev,
     relu_coefficients,
 )
+from oplens.operators.polynomial.polynomials import chebyshev_of_polynomial, hermite_of_polynomial
 from oplens.operators.polynomial.series import Series
 
 Samples = Callable[[], Iterable[tuple[Tensor, Tensor]]]
@@ -27,7 +28,7 @@ def hermite(g: Activation, centre: Tensor, variance: Tensor, order: int) -> Tens
 
     Notes
     -----
-    Accuracy: closed forms for erf-GELU and ReLU. Otherwise the trapezoidal rule, whose error for integrands analytic in a strip
+    Accuracy: closed forms for erf-GELU, ReLU and polynomials. Otherwise the trapezoidal rule, whose error for integrands analytic in a strip
     of half-width d is exp(-2 pi d / h) (Trefethen and Weideman 2014, theorem 5.1); h is chosen for 1e-17, the growth
     exp(d sqrt(2k)) of He_k off the real line included. For s <= strip / pi the k-th derivatives are averaged, accurate to a few
     eps in d_k r^k, r the radius of convergence; for larger s, where these would cancel, E[g He_k] is, accurate to a few eps
@@ -35,6 +36,8 @@ def hermite(g: Activation, centre: Tensor, variance: Tensor, order: int) -> Tens
     120 max(1, s).
     """
     check_order(order)
+    if g.polynomial is not None:
+        return hermite_of_polynomial(g.polynomial, centre, variance, order)
     if g.name == "gelu":
         return gelu_coefficients(centre, variance, order)
     if g.name == "relu":
@@ -75,6 +78,8 @@ def chebyshev(g: Activation, centre: Tensor, radius: Tensor, order: int) -> Tens
     Cost: O(d_model order N), N about order + 20 radius / strip.
     """
     check_order(order)
+    if g.polynomial is not None:
+        return chebyshev_of_polynomial(g.polynomial, centre, radius, order)
     if g.name == "relu":
         return relu_chebyshev(centre, radius, order)
     if g.name == "gelu" and not bool(centre.any()):

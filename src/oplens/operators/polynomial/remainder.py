@@ -19,6 +19,7 @@ from flint import arb, ctx
 from torch import Tensor
 
 from oplens.errors import ArgumentError
+from oplens.operators.polynomial.activations import Activation
 from oplens.operators.polynomial.balls import Cells, above, cells
 from oplens.operators.polynomial.expansion import Expansion
 from oplens.operators.polynomial.fits import check_interval
@@ -82,8 +83,18 @@ def certified_remainder(expansion: Expansion, lo: Tensor, hi: Tensor, oversampli
         raise ArgumentError(
             f"certified_remainder: order {expansion.order} is above {HIGHEST}; cut the expansion lower."
         )
-    pieces = _cut(cells(expansion.readout), lo.reshape(-1), hi.reshape(-1), d_model)
-    return _sup(expansion.recurrence(), cells(expansion.readout), pieces, lo.numel(), oversampling).reshape(lo.shape)
+    table = _table(expansion.activation)
+    pieces = _cut(table, lo.reshape(-1), hi.reshape(-1), d_model)
+    return _sup(expansion.recurrence(), table, pieces, lo.numel(), oversampling).reshape(lo.shape)
+
+
+def _table(readout: Activation) -> Cells:
+    """The readout's cells; a polynomial of each feature's own is one cell per feature, without any error."""
+    if readout.polynomial is None:
+        return cells(readout.name)
+    zero = torch.zeros(len(readout.polynomial), dtype=torch.float64)
+    everywhere = torch.tensor([-math.inf, math.inf], dtype=torch.float64)
+    return Cells(everywhere, zero, zero + 1, readout.polynomial, zero)
 
 
 @dataclass(frozen=True)
@@ -108,6 +119,8 @@ def _cut(table: Cells, lo: Tensor, hi: Tensor, d_model: int) -> _Pieces:
     start = torch.cumsum(count, 0) - count
     cell = first[interval] + torch.arange(len(interval)) - start[interval]
     left, right = table.edges[cell], table.edges[cell + 1]
+    if len(table.edges) == 2:  # one cell of each feature's own
+        cell = interval % d_model
     a, b = torch.maximum(lo[interval], left), torch.minimum(hi[interval], right)
     # Narrow pieces are widened inside their cell, which is wider than that: more is certified than was asked for.
     width = NARROW * torch.clamp(torch.maximum(a.abs(), b.abs()), min=1.0)
