@@ -79,7 +79,7 @@ def test_a_function_of_reals_stays_under_its_certificate(kind, size, monkeypatch
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["lookup"], "give --function NAME with --length N, or --table FILE"),
+        (["lookup"], "give --function NAME or --python FILE.py:NAME, each with --length N, or --table FILE."),
         (["lookup", "--function", "parity"], "--length is missing"),
         (["lookup", "--function", "sparity", "--length", 3], "sparity"),
         (["lookup", "--function", "parity", "--length", 0], "at least 1"),

@@ -1,11 +1,21 @@
-"""What `oplens build` does: read the function, build, verify, and only then write."""
+"""What `oplens build` does: read the function, build, verify, draw, and only then write."""
 
+import contextlib
 import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import typer
+import xarray as xr
 
+from oplens.cli.functions import Wanted, read_bytes, real_function
 from oplens.construction import (
     Certificate,
     FunctionTable,
@@ -17,107 +27,161 @@ from oplens.construction import (
     build_piecewise_linear,
     verify,
 )
-from oplens.construction.families import NAMED
-from oplens.construction.formulas import formula
+from oplens.construction.drawing import draw_real, draw_table
 from oplens.construction.real_functions import sup_error
 from oplens.errors import ArgumentError
-from oplens.files import replacing
 from oplens.models import Transformer
+from oplens.report import render
+from oplens.results import write_results
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 _TABLES = {"lookup": build_lookup, "bits": build_bits, "depth2": build_depth2}
+_TOLD_EVERY = 30.0  # seconds without a line of progress at most, while batches are done
 
 
-def build_table(
-    kind: str,
-    out: Path,
-    function: str | None,
-    table: Path | None,
-    length: int | None,
-    vocabulary: int,
-    dtypes: list[str] | None,
-    budget: float,
-    shuffles: int,
-    seed: int,
-) -> None:
+@dataclass(frozen=True)
+class Checks:
+    """How a model is verified, and which inputs are drawn."""
+
+    dtypes: list[str] | None
+    budget: float
+    shuffles: int
+    examples: list[str] | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model with its proof."""
+
+    model: Transformer
+    certificate: Certificate
+    verification: Verification
+
+
+def build_table(kind: str, out: Path, wanted: Wanted, sizes: Mapping[str, Any], checks: Checks) -> None:
     """Constructions A, B and C of a table of a finite vocabulary."""
-    wanted = _dtypes(dtypes)
+    dtypes = _dtypes(checks.dtypes)
     _check_out(out)
-    known = _function(kind, function, table, length, vocabulary, seed)
-    done: list[tuple[Path, Transformer, Certificate, Verification]] = []
+    known = wanted.read()
+    examples = None if checks.examples is None else [_symbols(text, known) for text in checks.examples]
     # A and B hold in every dtype with the same weights, C rounds noise off in the one that it was built in.
-    groups = [[name] for name in wanted] if kind == "depth2" else [wanted]
-    for group in groups:
-        model, certificate = _TABLES[kind](known, group[0] if kind == "depth2" else "float64")
-        lacking = [item for item in certificate.margins if item.dtype in group and not item.met]
-        if lacking:
-            item = lacking[0]
-            raise ArgumentError(
-                f"build {kind}: in {item.dtype} the {item.quantity} is {item.delivered:.4g} where {item.required:.4g} is needed; leave the "
-                "dtype out with --dtype, or shorten the input."
-            )
-        found = verify(model, known, group, budget=budget, shuffles=shuffles, seed=seed, progress=_progress())
+    groups = [[name] for name in dtypes] if kind == "depth2" else [dtypes]
+    kept = [out / f"verification-{'-'.join(group)}.partial.json" for group in groups]
+    done = []
+    for group, resume in zip(groups, kept, strict=True):
+        model, certificate = _TABLES[kind](known, group[0], **sizes)
+        _check_margins(kind, certificate, group)
+        found = verify(
+            model,
+            known,
+            group,
+            budget=checks.budget,
+            shuffles=checks.shuffles,
+            seed=checks.seed,
+            progress=_progress(),
+            resume=resume,
+        )
         typer.echo(f"{certificate}\n{found}")
         if not found.passed:
             raise ArgumentError(f"build {kind}: {found.errors} outputs are wrong, so nothing was written.")
-        done.append((out / group[0] if len(groups) > 1 else out, model, certificate, found))
-    for folder, model, certificate, found in done:
-        _write(folder, model, certificate, found.to_dict())
+        done.append(Built(model, certificate, found))
+    pairs = [(built.certificate, built.verification) for built in done]
+    tree = draw_table(done[0].model, known, pairs, examples, checks.seed)
+    with _staged(out) as stage:
+        for group, built in zip(groups, done, strict=True):
+            folder = stage / group[0] if len(groups) > 1 else stage
+            _write(folder, built.model, built.certificate, built.verification.to_dict())
+        _write_page(stage, tree)
+    for path in kept:
+        path.unlink(missing_ok=True)
+    _tell(out, tree)
 
 
-def build_real(kind: str, out: Path, text: str, size: int, lipschitz: str, bounds: str, seed: int) -> None:
+def build_real(
+    kind: str,
+    out: Path,
+    function: tuple[str | None, str | None, int | None],
+    lipschitz: str,
+    bounds: str,
+    dtype: str,
+    sizes: Mapping[str, Any],
+    memory_limit: str,
+    points: int,
+    examples: list[str] | None,
+    seed: int,
+) -> None:
     """Constructions E and F of a function of reals."""
     _check_out(out)
-    f = formula(text)
+    f, n, name = real_function(kind, *function)
     norm, constant = _pair("--lipschitz", lipschitz, "a norm (l1, l2, max) and a number, such as max:1")
     low, high = _pair("--bounds", bounds, "two numbers, such as 0:1")
     limits = (_number("--bounds", low), _number("--bounds", high))
+    if dtype not in ("float64", "float32"):
+        raise ArgumentError(f"--dtype {dtype}: choose float64 or float32; half precisions have no certificate here.")
+    drawn = None if examples is None else [_point(text, n) for text in examples]
     build: Any = build_piecewise_linear if kind == "piecewise-linear" else build_fourier
-    model, certificate = build(f, f.n, size, (norm, _number("--lipschitz", constant)), limits, seed=seed)
-    found = sup_error(model, f, limits, seed=seed)
+    model, certificate = build(
+        f,
+        n,
+        lipschitz=(norm, _number("--lipschitz", constant)),
+        bounds=limits,
+        dtype=getattr(torch, dtype),
+        seed=seed,
+        memory_limit=read_bytes(memory_limit),
+        **sizes,
+    )
+    found = sup_error(model, f, limits, points, seed)
     typer.echo(
         f"{certificate}\nlargest error found at {found.evaluations:,} points (a lower bound of the sup error): {found.value:.6g}"
     )
     if found.value > certificate.error_bound:
         raise ArgumentError(f"build {kind}: the error found is above the certificate, so nothing was written.")
+    tree = draw_real(model, f, certificate, found, limits, name, drawn, seed)
     measured = {
         "value": found.value,
         "point": list(found.point),
         "evaluations": found.evaluations,
         "claim": found.claim,
     }
-    _write(out, model, certificate, {"mode": "sampled", "sup_error": measured})
-
-
-def _function(
-    kind: str, function: str | None, table: Path | None, length: int | None, vocabulary: int, seed: int
-) -> FunctionTable:
-    if (function is None) == (table is None):
-        raise ArgumentError(f"build {kind}: give --function NAME with --length N, or --table FILE.")
-    if table is not None:
-        return FunctionTable.from_file(table)
-    assert function is not None
-    if length is None:
-        raise ArgumentError(
-            f"build {kind}(--function {function}): --length is missing, the number of symbols of an input."
-        )
-    name = (
-        function
-        if function in NAMED
-        else function.replace("-", "_")
-        if function.replace("-", "_") in NAMED
-        else function
-    )
-    options = {"seed": seed} if name == "random" else {}
-    return FunctionTable.from_family(name, vocabulary, length, **options)
+    with _staged(out) as stage:
+        _write(stage, model, certificate, {"mode": "sampled", "sup_error": measured})
+        _write_page(stage, tree)
+    _tell(out, tree)
 
 
 def _dtypes(names: list[str] | None) -> list[str]:
-    names = list(dict.fromkeys(names or DTYPES))
-    unknown = [name for name in names if name not in DTYPES]
+    """Asked for, the widest first: weights are stored in it."""
+    unknown = [name for name in names or () if name not in DTYPES]
     if unknown:
         raise ArgumentError(f"--dtype {unknown[0]}: choose from {', '.join(DTYPES)}.")
-    return names
+    return [name for name in DTYPES if names is None or name in names]
+
+
+def _check_margins(kind: str, certificate: Certificate, dtypes: Sequence[str]) -> None:
+    for item in certificate.margins:
+        if item.dtype in dtypes and not item.met:
+            raise ArgumentError(
+                f"build {kind}: in {item.dtype} the {item.quantity} is {item.delivered:.4g} where {item.required:.4g} is needed; leave the "
+                "dtype out with --dtype, or shorten the input."
+            )
+
+
+def _symbols(text: str, table: FunctionTable) -> list[int]:
+    """An example as numbers of symbols."""
+    parts = [part.strip() for part in text.split(",")]
+    names = table.symbols or tuple(str(symbol) for symbol in range(table.vocabulary))
+    if len(parts) != table.length or any(part not in names for part in parts):
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise ArgumentError(f"--example {text}: give {table.length} symbols separated by commas, out of {shown}.")
+    return [names.index(part) for part in parts]
+
+
+def _point(text: str, n: int) -> list[float]:
+    parts = [_number("--example", part) for part in text.split(",")]
+    if len(parts) != n:
+        raise ArgumentError(f"--example {text}: give {n} number{'s' if n > 1 else ''} separated by commas.")
+    return parts
 
 
 def _pair(option: str, text: str, expected: str) -> tuple[str, str]:
@@ -140,22 +204,51 @@ def _check_out(out: Path) -> None:
 
 
 def _progress() -> Any:
-    """A line on stderr at every tenth of the inputs."""
-    told = -1
+    """A line on stderr at every tenth of the inputs, and at least twice a minute."""
+    told, last = -1, time.monotonic()
 
     def tell(done: int, total: int) -> None:
-        nonlocal told
+        nonlocal told, last
         tenth = 10 * done // max(total, 1)
-        if tenth > told:
-            told = tenth
+        if tenth > told or time.monotonic() - last > _TOLD_EVERY:
+            told, last = tenth, time.monotonic()
             typer.echo(f"  verified {done:,} of {total:,} inputs", err=True)
 
     return tell
 
 
+@contextlib.contextmanager
+def _staged(out: Path) -> Iterator[Path]:
+    """A folder to write into; its files take their places in `out` when the block ends well, else nothing is left of it."""
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    stage = Path(tempfile.mkdtemp(prefix=".building-", dir=out))
+    try:
+        yield stage
+        for path in sorted(path for path in stage.rglob("*") if path.is_file()):
+            target = out / path.relative_to(stage)
+            target.parent.mkdir(exist_ok=True)
+            os.replace(path, target)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+        for folder in made:
+            with contextlib.suppress(OSError):  # not empty
+                folder.rmdir()
+
+
 def _write(folder: Path, model: Transformer, certificate: Certificate, verification: dict[str, Any]) -> None:
     model.save_pretrained(folder)
     for name, content in (("certificate", certificate.to_dict()), ("verification", verification)):
-        with replacing(folder / f"{name}.json") as temporary:
-            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    typer.echo(f"wrote {folder}: model, certificate.json, verification.json", err=True)
+        (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_page(folder: Path, tree: xr.DataTree) -> None:
+    write_results(tree, folder / "results.nc")
+    render(tree, folder / "report.html")
+
+
+def _tell(out: Path, tree: xr.DataTree) -> None:
+    typer.echo(str(tree.attrs["headline"]), err=True)
+    typer.echo(
+        f"wrote {out}: model, certificate.json, verification.json, results.nc; open {out / 'report.html'}", err=True
+    )

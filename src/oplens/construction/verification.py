@@ -4,6 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oplens.construction.function import FunctionTable
+from oplens.construction.journal import Journal, verification_key
 from oplens.construction.weights import DTYPES, Entries, dtype_name, map_entries, set_map
 from oplens.errors import ArgumentError
 from oplens.models.transformer import Transformer
@@ -112,6 +114,7 @@ def verify(
     shuffles: int = 1,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
+    resume: str | Path | None = None,
 ) -> Verification:
     """Run a model against the function that it was built from.
 
@@ -131,6 +134,9 @@ def verify(
         Of sample and orders.
     progress : callable, optional
         Called with (inputs done, inputs in all), all passes together.
+    resume : path, optional
+        A file that keeps the counts of a verification that takes over a minute; the same verification, once interrupted, continues from
+        it. It is left there; delete it when the result is safe.
 
     Returns
     -------
@@ -157,6 +163,8 @@ def verify(
     hidden = sum(layer.d_ffn for layer in model.config.layers)
     rows, strata = _choose_rows(table, hidden, budget, seed)
     total, done, checks = len(rows) * len(names) * (1 + shuffles), 0, []
+    key = "" if resume is None else verification_key(model, table, (names, budget, shuffles, seed))
+    journal = Journal(None if resume is None else Path(resume), key)
 
     def advance(count: int) -> None:
         nonlocal done
@@ -164,14 +172,17 @@ def verify(
         if progress is not None:
             progress(done, total)
 
-    for name in names:
-        converted = copy.deepcopy(model).to(DTYPES[name]).eval().requires_grad_(False)
-        for index in range(1 + shuffles):
-            generator = np.random.default_rng([seed, index])
-            run = converted if index == 0 else shuffle_order(converted, generator)
-            keys = None if index == 0 or not _keys_may_move(model) else generator.permutation(table.length)
-            order = "as built" if index == 0 else f"shuffled {index}"
-            checks.append(_run(run, table, name, order, rows, keys, advance))
+    try:
+        for name in names:
+            converted = copy.deepcopy(model).to(DTYPES[name]).eval().requires_grad_(False)
+            for index in range(1 + shuffles):
+                generator = np.random.default_rng([seed, index])
+                run = converted if index == 0 else shuffle_order(converted, generator)
+                keys = None if index == 0 or not _keys_may_move(model) else generator.permutation(table.length)
+                order = "as built" if index == 0 else f"shuffled {index}"
+                checks.append(_run(run, table, name, order, rows, keys, advance, journal))
+    finally:
+        journal.write()
     exhaustive = len(rows) == len(table)
     return Verification(
         mode="exhaustive" if exhaustive else "sampled",
@@ -292,12 +303,17 @@ def _run(
     rows: NDArray[np.int64],
     keys: NDArray[np.int64] | None,
     advance: Callable[[int], None],
+    journal: Journal,
 ) -> Check:
-    """One pass."""
-    config, errors, largest, first = model.config, 0, 0.0, None
+    """One pass, from where the journal says that it was."""
+    config, counts = model.config, journal.passes.get(f"{dtype}, {order}", {})
+    done, errors, largest = counts.get("inputs", 0), counts.get("errors", 0), counts.get("largest_error", 0.0)
+    first = None if counts.get("first_wrong") is None else tuple(counts["first_wrong"])
     wide = max([config.d_model, *(layer.d_ffn for layer in config.layers[: config.last_attention])])
     step = max(1, min(2**14, _VALUES_AT_ONCE // (wide * table.length)))
-    for start in range(0, len(rows), step):
+    if done:
+        advance(done)
+    for start in range(done, len(rows), step):
         part = rows[start : start + step]
         tokens = torch.from_numpy(table.inputs_at(part))
         with torch.no_grad():
@@ -309,6 +325,8 @@ def _run(
         if first is None and bool(wrong.any()):
             first = tuple(tokens[int(wrong.nonzero()[0])].tolist())
         errors += int(wrong.sum())
+        kept = {"inputs": start + len(part), "errors": errors, "largest_error": largest, "first_wrong": first}
+        journal.keep(f"{dtype}, {order}", kept)
         advance(len(part))
     return Check(dtype, order, len(rows), errors, largest, first)
 
