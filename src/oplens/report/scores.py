@@ -35,7 +35,7 @@ def scores_section(tree: xr.DataTree) -> list[Section]:
 def _prediction_tiles(ds: xr.Dataset) -> list[Tile]:
     tiles = []
     if "perplexity" in ds:
-        tiles.append(Tile(_short(ds, "perplexity"), "perplexity", _ends(ds, "perplexity")))
+        tiles.append(Tile(_short(ds, "perplexity"), "perplexity", _ends(ds, "perplexity").strip()))
     if "loss" in ds:
         tiles.append(Tile(_short(ds, "loss"), "nats a prediction", _error(ds, "loss_error")))
     if "bits_per_byte" in ds:
@@ -58,7 +58,7 @@ def _error_tiles(ds: xr.Dataset) -> list[Tile]:
             Tile(
                 estimate(float(ds["eam"])),
                 "mean error (the paper's EAM)",
-                "over all inputs, exact" if exact else _ends(ds, "eam"),
+                "over all inputs, exact" if exact else _ends(ds, "eam").strip(),
             )
         )
     if "largest" in ds:
@@ -81,27 +81,39 @@ def _perplexity(ds: xr.Dataset) -> str:
         if "bits_per_byte" in ds
         else ""
     )
+    told = _short(ds, "perplexity")
     return (
-        f"Perplexity {_short(ds, 'perplexity')}{_ends(ds, 'perplexity', ' ')}{over}: on average the model is as unsure of the next token as if it chose "
-        f"among {_short(ds, 'perplexity')} equally likely ones.{byte}"
+        f"Perplexity {told}{_ends(ds, 'perplexity')}{over}: on average the model is as unsure of the next token as if it chose among {told} "
+        f"equally likely ones.{byte}"
     )
 
 
 def _worst(ds: xr.Dataset) -> str:
+    """The mean error and the largest one, with what it is: exact, or a lower bound."""
     if "eam" not in ds or "largest" not in ds:
         return ""
-    mean, largest = estimate(float(ds["eam"])), estimate(float(ds["largest"]))
+    against = str(ds.attrs.get("target", "its target"))
+    size = float(ds["target_size"]) if "target_size" in ds else 0.0
+    relative = f", {100 * float(ds['eam']) / size:.2g} % of the mean size of its values" if size > 0 else ""
+    case = f" (case {int(ds['largest_case'])})" if "largest_case" in ds else ""
+    both = (
+        f" Both put the same token first at {100 * float(ds['agreement']):.1f} % of the positions."
+        if "agreement" in ds
+        else ""
+    )
+    largest = f"{estimate(float(ds['largest']))}{case}"
+    mean = f"The model misses {against} by {estimate(float(ds['eam']))}{_ends(ds, 'eam')} on average{relative}"
     if str(ds["largest"].attrs.get("claim", "")) == "exact":
-        return f"The model misses its target by {mean} on average and by {largest} at most, over all inputs there are."
+        return f"{mean}, and by {largest} at most: exact, over {ds.attrs.get('scope', 'all inputs there are')}.{both}"
+    level = 100 * float(ds.attrs.get("level", 0.95))
     share = (
-        f" At most {estimate(100 * float(ds['exceedance']))} % of such inputs have a larger one ({100 * float(ds.attrs.get('level', 0.95)):g} % "
-        "confidence)."
+        f" At most {estimate(100 * float(ds['exceedance']))} % of inputs of this kind have a larger one ({level:g} % confidence)."
         if "exceedance" in ds
         else ""
     )
     return (
-        f"The model misses its target by {mean}{_ends(ds, 'eam', ' ')} on average. The largest error seen, {largest}, is a lower bound: inputs "
-        f"that were not tried may be worse.{share}"
+        f"{mean}. The largest error seen, {largest}, is a lower bound of the largest there is: inputs that were not tried may be worse."
+        f"{share}{both}"
     )
 
 
@@ -116,10 +128,10 @@ def _decimals(value: float) -> int:
     return max(0, 2 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 2
 
 
-def _ends(ds: xr.Dataset, name: str, before: str = "") -> str:
+def _ends(ds: xr.Dataset, name: str) -> str:
     if f"{name}_low" not in ds or f"{name}_high" not in ds:
         return ""
-    return between(float(ds[f"{name}_low"]), float(ds[f"{name}_high"]), float(ds[name]))[0 if before else 1 :]
+    return between(float(ds[f"{name}_low"]), float(ds[f"{name}_high"]), float(ds[name]))
 
 
 def _error(ds: xr.Dataset, name: str) -> str:
