@@ -2,6 +2,9 @@
 
 import json
 import zipfile
+import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,13 +163,14 @@ def _json(path: Path, text: str, where: str) -> Any:
 def _array(path: Path, kind: str) -> NDArray[Any]:
     if kind != "numpy":
         raise DataError(f"{path}: named .npy, but no array that numpy wrote; save it with numpy.save.")
-    return np.asarray(_load(path))
+    with path.open("rb") as file:
+        return np.asarray(_loaded(path, lambda: np.load(file, allow_pickle=False)))
 
 
-def _load(path: Path) -> Any:
+def _loaded(path: Path, load: Callable[[], Any]) -> Any:
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError, SyntaxError, MemoryError, zipfile.BadZipFile) as error:
+        return load()
+    except (ValueError, OSError, EOFError, KeyError, SyntaxError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: {_damage(error)}") from None
 
 
@@ -183,7 +187,7 @@ def _archive(path: Path, kind: str) -> tuple[NDArray[Any], Any]:
     """Tokens and lengths of an .npz file, padding moved to the right."""
     if kind != "zip":
         raise DataError(f"{path}: named .npz, but no archive of arrays; save it with numpy.savez.")
-    with _load(path) as archive:
+    with path.open("rb") as file, _loaded(path, lambda: np.load(file, allow_pickle=False)) as archive:
         names = list(archive.files)
         chosen = [name for name in names if name in _TOKENS]
         masks = [name for name in names if name in (*_MASKS, "lengths")]
@@ -191,13 +195,10 @@ def _archive(path: Path, kind: str) -> tuple[NDArray[Any], Any]:
             raise DataError(
                 f"{path}: holds {', '.join(names) or 'nothing'}; expected `tokens` and, if rows are padded, one of `mask` and `lengths`."
             )
-        try:
-            rows, beside = archive[chosen[0]], archive[masks[0]] if masks else None
-        except (ValueError, OSError, EOFError, KeyError, SyntaxError, MemoryError, zipfile.BadZipFile) as error:
-            raise DataError(f"{path}: {_damage(error)}") from None
-    if beside is None or masks[0] == "lengths":
-        return rows, beside
-    return _masked(path, rows, beside)
+        rows, *beside = (_loaded(path, partial(archive.__getitem__, name)) for name in (*chosen, *masks))
+    if not masks:
+        return rows, None
+    return (rows, beside[0]) if masks[0] == "lengths" else _masked(path, rows, beside[0])
 
 
 def _masked(path: Path, rows: NDArray[Any], mask: NDArray[Any]) -> tuple[NDArray[Any], Any]:

@@ -39,6 +39,9 @@ _MLE = {
 }
 
 
+_WEIGHTS = 2**19  # measured at a time: arrays beyond the processor's cache take twice as long
+
+
 @dataclass(frozen=True)
 class HeadTotals:
     """Attention of one layer over all batches so far.
@@ -71,17 +74,22 @@ class HeadTotals:
         """
         found: HeadTotals | None = None
         for length in sorted(set(lengths)):
-            rows = [i for i, n in enumerate(lengths) if n == length]
-            ranked = [i for i in rows if i < n_ranked]
-            pattern = visible(length)
-            totals = AttentionTotals.of(weights[rows, :, :length, :length], causal=causal, visible=pattern)
-            ranks = None
-            if ranked:
-                ranks = AttentionRanks.of(weights[ranked, :, :length, :length], causal=causal, visible=pattern)
-            part = cls(totals, ranks)
-            found = part if found is None else found + part
+            same = [i for i, n in enumerate(lengths) if n == length]
+            size = max(1, _WEIGHTS // (weights.shape[1] * length**2))
+            for rows in (same[k : k + size] for k in range(0, len(same), size)):
+                part = cls._equal(
+                    weights[rows, :, :length, :length], sum(i < n_ranked for i in rows), causal, visible(length)
+                )
+                found = part if found is None else found + part
         assert found is not None, "a batch has cases"
         return found
+
+    @classmethod
+    def _equal(cls, weights: Any, n_ranked: int, causal: bool, visible: Any) -> "HeadTotals":
+        """Of cases of one length."""
+        totals = AttentionTotals.of(weights, causal=causal, visible=visible)
+        ranks = AttentionRanks.of(weights[:n_ranked], causal=causal, visible=visible) if n_ranked > 0 else None
+        return cls(totals, ranks)
 
     def __add__(self, other: "HeadTotals") -> "HeadTotals":
         """Both together."""
@@ -149,7 +157,13 @@ class LayerPoints:
             unique = merged(sample.x, spacing)
             nearest = _reasons(why, f"layer {layer}, TwoNN", partial(two_nn, unique, level=level))
             likely = _reasons(why, f"layer {layer}, mle", partial(mle_dimension, unique))
-            linear = _reasons(why, f"layer {layer}", cloud.dimensions)
+            linear = None
+            if constant(cloud.moments, spacing):
+                why.append(
+                    f"layer {layer}: all {cloud.count} points are equal up to rounding; a single point has no dimension."
+                )
+            else:
+                linear = _reasons(why, f"layer {layer}", cloud.dimensions)
             for name in _LINEAR:
                 columns[name].append(_value(linear, name))
             for table, ds in ((_TWO_NN, nearest), (_MLE, likely)):
@@ -172,7 +186,7 @@ class LayerPoints:
         attributes = {"level": level, **({"undefined": why} if why else {})}
         return xr.Dataset(variables, coords={"layer": np.arange(len(self.clouds))}, attrs=attributes)
 
-    def similarity(self) -> "xr.Dataset":
+    def similarity(self, spacing: float) -> "xr.Dataset":
         """Linear CKA of all pairs of layers, over `layer` and `layer_2`; NaN with the reason where a layer is constant."""
         import xarray as xr
 
@@ -183,9 +197,12 @@ class LayerPoints:
             own = [PairMoments.of(one.x, one.x) for one in self.samples]
             pairs = _pairs([one.x for one in self.samples])
         values = np.full((2, n, n), np.nan)
-        why: list[str] = []
-        for k in range(n):
-            for other in range(k, n):
+        varied = [k for k in range(n) if not constant(own[k], spacing)]
+        why = [
+            f"layer {k}: the same at all points; nothing is similar to a constant." for k in range(n) if k not in varied
+        ]
+        for k in varied:
+            for other in (m for m in varied if m >= k):
                 both = own[k] if k == other else pairs[k, other]
                 totals = CKATotals(both, own[k], own[other])
                 ds = _reasons(why, f"layers {k} and {other}", totals.statistics)
@@ -205,6 +222,12 @@ class LayerPoints:
             coords={"layer": np.arange(n), "layer_2": np.arange(n)},
             attrs={"points": kind, **({"undefined": why} if why else {})},
         )
+
+
+def constant(moments: PairMoments, spacing: float) -> bool:
+    """Whether all points are one, but for rounding: of the numbers themselves, and of the sum over n of them that makes their mean."""
+    rounding = max(2 * spacing, 4 * float(np.finfo(float).eps) * moments.count**0.5)
+    return bool(moments.trace_x <= moments.count * (rounding * float(np.linalg.norm(moments.mean_x))) ** 2)
 
 
 def merged(x: Floats, spacing: float) -> Floats:

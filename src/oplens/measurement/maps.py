@@ -23,7 +23,7 @@ _RULES = (
 
 
 def choose_heads(attention: "xr.Dataset", count: int) -> list[tuple[int, int, str]]:
-    """Heads that stand out in one statistic over all cases: the first by each rule in turn, then the second by each, none twice.
+    """Heads that stand out in one statistic over all cases: each rule in turn gives the first of those not yet chosen.
 
     Parameters
     ----------
@@ -44,21 +44,26 @@ def choose_heads(attention: "xr.Dataset", count: int) -> list[tuple[int, int, st
     [(1, 1, 'shortest distance'), (1, 0, 'widest')]
     """
     layers, heads = attention["layer"].values, attention["head"].values
+
+    def key(place: Any) -> tuple[int, int]:
+        return int(layers[place[0]]), int(heads[place[1]])
+
     queues = []
     for why, name, sign in _RULES:
         if name in attention:
             values = sign * attention[name].transpose("layer", "head").values
             ranked = [np.unravel_index(i, values.shape) for i in np.argsort(values, axis=None, kind="stable")]
-            queues.append((why, [place for place in ranked if np.isfinite(values[place])]))
+            finite = [place for place in ranked if np.isfinite(values[place])]
+            half = finite[: (len(finite) + 1) // 2]  # a head stands out in nothing by being last but one
+            queues.append((why, list(enumerate(half, 1))))
     chosen: dict[tuple[int, int], str] = {}
-    # A head comes once, by the first rule it stands out in; a rule whose best is taken waits for its next turn.
-    for turn in range(max((len(queue) for _, queue in queues), default=0)):
+    while len(chosen) < count and any(queue for _, queue in queues):
         for why, queue in queues:
-            if turn < len(queue) and len(chosen) < count:
-                layer, head = queue[turn]
-                chosen.setdefault(
-                    (int(layers[layer]), int(heads[head])), why if turn == 0 else f"{why}, number {turn + 1}"
-                )
+            left = [(number, place) for number, place in queue if key(place) not in chosen]
+            queue[:] = left[1:]
+            if left and len(chosen) < count:
+                number, place = left[0]
+                chosen[key(place)] = why if number == 1 else f"{why}, number {number}"
     return [(layer, head, why) for (layer, head), why in chosen.items()]
 
 

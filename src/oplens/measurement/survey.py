@@ -31,7 +31,7 @@ def measure(
     recorder: "Recorder",
     inputs: Any,
     *,
-    batch_size: int = 8,
+    batch_size: int = 4,
     maps: int = 12,
     sample: int = 2000,
     seed: int = 0,
@@ -212,7 +212,7 @@ class Totals:
             groups["attention"] = _attention(self.heads, level)
         groups["representations"] = self.points.dimensions(self.spacing, level)
         if self.similarity:
-            groups["similarity"] = self.points.similarity()
+            groups["similarity"] = self.points.similarity(self.spacing)
         if self.predictions is not None and self.predictions.per_token.rows > 0:
             groups["predictions"] = self.predictions.statistics(level)
         elif self.judged and self.judged == data.n_cases:
@@ -333,5 +333,5 @@ def _located(where: str) -> Iterator[None]:
     """Say where in the model an array was refused."""
     try:
         yield
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from None
+    except (ArgumentError, DataError) as error:
+        raise type(error)(f"{where}: {error}") from None
