@@ -17,6 +17,7 @@ from oplens.measurement.jacobians import DENSE_AT_MOST, Weights, along, grams, l
 from oplens.measurement.robustness import weight_noise
 from oplens.models import S4D, S4DConfig, SparseLinear, Transformer, TransformerConfig
 from oplens.models.own_recorders import S4DRecorder, TransformerRecorder
+from oplens.models.recorders import load_recorder
 from oplens.results import validate
 from oplens.theory import first_order, perturbation
 
@@ -68,7 +69,7 @@ def dense_jacobians(recorder, x, mask=None):
 def test_a_linear_model_moves_by_its_first_order_alone():
     recorder = fake(nn.Linear(3, 2, bias=False), every=True)
     x = inputs(4, 1, 3)
-    ds = weight_noise(recorder, x, sigmas=[0.01, 1.0, 100.0], draws=1000, seed=3)
+    ds = weight_noise(recorder, x, sigmas=[0.01, 1.0, 100.0], draws=300, seed=3)
     # Every answer is W x, so J g = G x ~ norm(x) N(0, I_2), of mean norm sqrt(pi/2) norm(x).
     norms = np.linalg.norm(x.numpy(), axis=-1)
     expected = math.sqrt(math.pi / 2) * norms.mean()
@@ -76,7 +77,7 @@ def test_a_linear_model_moves_by_its_first_order_alone():
     np.testing.assert_allclose(ds.deviation, ds.first_order, rtol=1e-12)
     assert ds.first_order_slope == pytest.approx(expected, abs=1e-8)
     assert abs(ds.first_order[1] - expected) < 4 * ds.first_order_error[1]
-    assert float(ds.first_order_error[1]) < 0.03 * expected
+    assert float(ds.first_order_error[1]) < 0.05 * expected
     assert ds.slope_low < expected < ds.slope_high
     assert ds.jacobian_norm == pytest.approx(math.sqrt(2 * (norms**2).mean()), rel=1e-12)
     assert float(ds.linear_until) == math.inf
@@ -100,11 +101,11 @@ class Counterexample(nn.Module):
 
 def test_the_papers_counterexample_moves_where_its_formula_states_nothing():
     recorder = fake(Counterexample())
-    ds = weight_noise(recorder, torch.ones(1, 1, 1).double(), sigmas=[0.01], draws=1000, lipschitz=0.0)
+    ds = weight_noise(recorder, torch.ones(1, 1, 1).double(), sigmas=[0.01], draws=400, lipschitz=0.0)
     expected = 0.01 * 100 * math.sqrt(2 / math.pi)
     assert float(ds.paper_claim[0]) == 0
     assert ds.paper_claim.attrs["claim"] == "conditional"
-    assert float(ds.deviation_low[0]) > 0.75
+    assert float(ds.deviation_low[0]) > 0.7
     # E abs(e2 (100 + e1)): e1 is independent of e2, so its mean 0 leaves the closed form as it is.
     assert abs(float(ds.deviation[0]) - expected) < 4 * float(ds.deviation_error[0])
     assert ds.first_order_slope == pytest.approx(100 * math.sqrt(2 / math.pi), abs=1e-6)
@@ -131,7 +132,7 @@ def test_a_network_against_its_dense_jacobian(every, relative):
         sizes = [p.detach().numpy() for p in recorder.module.parameters()]
         scale = np.concatenate([np.full(p.size, np.sqrt((p**2).mean())) for p in sizes])
         jacobians = jacobians * scale
-    ds = weight_noise(recorder, x, mask, sigmas=[1e-3], draws=300, relative=relative, batch_size=2)
+    ds = weight_noise(recorder, x, mask, sigmas=[1e-3], draws=150, relative=relative, batch_size=2)
     assert len(jacobians) == ds.attrs["n_answers"] == (9 if every else 3)
     assert ds.jacobian_norm == pytest.approx(np.sqrt((jacobians**2).sum((1, 2)).mean()), rel=1e-12)
     assert ds.jacobian_norm.attrs["claim"] == ds.first_order_slope.attrs["claim"] == "exact"
@@ -183,9 +184,9 @@ def test_directions_are_standard_normal_and_their_own():
         assert abs(found.mean() / scale) < 0.04
         assert found.std() / scale == pytest.approx(1, abs=0.03)
     assert torch.equal(weights.direction(0, 0)["a"], g["a"])
-    for seed, draw in ((0, 1), (1, 0)):
-        other = weights.direction(seed, draw)["a"]
-        assert abs((other * g["a"]).mean()) < 0.04
+    others = [weights.direction(seed, draw)["a"] for seed, draw in ((0, 1), (1, 0))]
+    for one, two in ((g["a"], others[0]), (g["a"], others[1]), others):
+        assert abs((one * two).mean()) < 0.04
 
 
 def test_linearity_ends_where_the_remainder_says():
@@ -200,11 +201,11 @@ def test_linearity_ends_where_the_remainder_says():
             return self.w**2 / 2 * x
 
     recorder = fake(Square())
-    ds = weight_noise(recorder, torch.ones(1, 1, 1).double(), sigmas=np.geomspace(1e-3, 10, 9), draws=800)
-    assert ds.linear_until == pytest.approx(0.1 / math.sqrt(math.pi / 8), rel=0.1)
+    ds = weight_noise(recorder, torch.ones(1, 1, 1).double(), sigmas=np.geomspace(1e-3, 1, 7), draws=300)
+    assert ds.linear_until == pytest.approx(0.1 / math.sqrt(math.pi / 8), rel=0.15)
     assert ds.remainder_order == pytest.approx(2, abs=1e-6)
-    assert ds.slope == pytest.approx(math.sqrt(2 / math.pi), rel=0.1)
-    np.testing.assert_allclose(ds.remainder, ds.sigma**2 / 2, rtol=0.2)
+    assert ds.slope == pytest.approx(math.sqrt(2 / math.pi), rel=0.15)
+    np.testing.assert_allclose(ds.remainder, ds.sigma**2 / 2, rtol=0.25)
     later = weight_noise(recorder, torch.ones(1, 1, 1).double(), sigmas=[1.0, 10.0], draws=20)
     assert float(later.linear_until) == 0
     assert math.isnan(later.slope)
@@ -215,12 +216,12 @@ def test_the_estimate_of_the_norm_covers_it():
     torch.manual_seed(4)
     recorder = fake(nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 70)), every=True)
     x = inputs(2, 3, 2)
-    ds = weight_noise(recorder, x, sigmas=[1e-4], draws=400)
+    ds = weight_noise(recorder, x, sigmas=[1e-4], draws=200)
     jacobians = dense_jacobians(recorder, x)
     assert ds.jacobian_norm.attrs["claim"] == ds.first_order_slope.attrs["claim"] == "measured"
     error = float(ds.jacobian_norm) - np.sqrt((jacobians**2).sum((1, 2)).mean())
     assert 0 < abs(error) < 4 * float(ds.jacobian_norm_error)
-    assert float(ds.jacobian_norm_error) < 0.02 * float(ds.jacobian_norm)
+    assert float(ds.jacobian_norm_error) < 0.05 * float(ds.jacobian_norm)
     # Enough positions make whole Jacobians cost more than the sweep, although few numbers are answered.
     long = weight_noise(fake(network(), every=True), inputs(2, 6, 3), sigmas=[1e-4], draws=8)
     assert long.jacobian_norm.attrs["claim"] == "measured"
@@ -265,6 +266,42 @@ def test_models_against_dense_jacobians(name):
     assert int(ds.n_parameters) == jacobians.shape[-1] == sum(p.numel() for p in recorder.module.parameters())
     assert ds.remainder_order == pytest.approx(2, abs=0.1)
     np.testing.assert_allclose(ds.deviation, ds.first_order, rtol=0.02)
+    weights = noisy_weights("test", recorder, False)
+    direction = weights.direction(0, 5)
+    vector = np.concatenate([direction[n].numpy().ravel() for n, _ in recorder.module.named_parameters()])
+    _, tangent = along("test", recorder, weights, direction, x, mask)
+    np.testing.assert_allclose(tangent.numpy(), jacobians @ vector, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_hugging_face_models_against_dense_jacobians(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": 11,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 12,
+    }
+    if kind == "llama":
+        config = transformers.LlamaConfig(**sizes, num_key_value_heads=1, tie_word_embeddings=True)
+        model = transformers.LlamaForCausalLM(config)
+    else:
+        model = transformers.BertModel(transformers.BertConfig(**sizes, max_position_embeddings=6))
+    # Drawn anew: the defaults leave biases at 0 and attention all but uniform.
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.5)
+    model.save_pretrained(tmp_path)
+    recorder = load_recorder(tmp_path)
+    x, mask = torch.tensor([[3, 9, 4, 1], [8, 3, 0, 0]]), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]).bool()
+    jacobians = dense_jacobians(recorder, x, mask)
+    ds = weight_noise(recorder, x, mask, sigmas=[1e-6, 1e-5, 1e-4, 1e-3], draws=12)
+    assert ds.jacobian_norm.attrs["claim"] == "exact"
+    assert ds.jacobian_norm == pytest.approx(np.sqrt((jacobians**2).sum((1, 2)).mean()), rel=1e-9)
+    assert int(ds.n_parameters) == jacobians.shape[-1]
+    assert float(ds.lipschitz) > 0
+    assert ds.remainder_order == pytest.approx(2, abs=0.1)
     weights = noisy_weights("test", recorder, False)
     direction = weights.direction(0, 5)
     vector = np.concatenate([direction[n].numpy().ravel() for n, _ in recorder.module.named_parameters()])
@@ -351,7 +388,7 @@ def test_complex_parameters_count_as_real_pairs():
     # (a + ib)^2 has the real part a^2 - b^2, of gradient (2a, -2b) = (2, -4).
     (gram,) = grams("test", recorder, noisy_weights("test", recorder, False), x, None)
     assert gram.item() == pytest.approx(20, rel=1e-12)
-    ds = weight_noise(recorder, x, sigmas=[1e-4], draws=500)
+    ds = weight_noise(recorder, x, sigmas=[1e-4], draws=200)
     assert int(ds.n_parameters) == 2
     assert ds.first_order_slope == pytest.approx(math.sqrt(2 / math.pi * 20), abs=1e-6)
     assert abs(float(ds.deviation[0] / 1e-4) - math.sqrt(2 / math.pi * 20)) < 4 * float(ds.deviation_error[0] / 1e-4)

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 DENSE_AT_MOST = (
     2**26
 )  # entries of a sparse model's full matrices: half a gigabyte, of which a pass with derivatives holds some copies
-GAIN_ROWS, GAIN_STEPS = 4, 10  # answers per case whose gain is sought, and steps of the power iteration
+GAIN_CASES, GAIN_ROWS, GAIN_STEPS = (
+    8,
+    4,
+    10,
+)  # cases and answers of each whose gain is sought; steps of the power iteration
 
 
 @dataclass(frozen=True)
@@ -196,8 +200,8 @@ def _flat(weights: Weights, gradients: Any) -> "Tensor":
 def largest_gain(call: str, recorder: "Recorder", x: "Tensor", mask: "Tensor | None", seed: int) -> float:
     r"""Largest norm(dT/dx)_2 found: how fast an answer moves with its input, real or as the token embedding gives it.
 
-    Power iteration v = J'u / norm, u = J v / norm from a random u, at up to four answers of each case (the last one, others at random);
-    J v is the derivative of J'u by u. NaN where the model's input cannot be told.
+    Power iteration v = J'u / norm, u = J v / norm from a random u, at up to four answers (the last one, others at random) of up to
+    eight cases; J v is the derivative of J'u by u. NaN where the model's input cannot be told.
 
     Notes
     -----
@@ -206,7 +210,7 @@ def largest_gain(call: str, recorder: "Recorder", x: "Tensor", mask: "Tensor | N
     import torch
 
     generator, largest = np.random.default_rng(seed), 0.0
-    for case in range(len(x)):
+    for case in np.unique(np.linspace(0, len(x) - 1, GAIN_CASES).round().astype(int)).tolist():
         part = None if mask is None else mask[case : case + 1]
         found = _differentiable(recorder, x[case : case + 1], part)
         if found is None:

@@ -68,7 +68,7 @@ def weight_noise(
     level : float
         Of the intervals, Student's over draws: the inputs are those given.
     progress : callable, optional
-        Called with passes done and passes in all, first before any.
+        Called with passes of the sweep done and in all, first before any.
 
     Returns
     -------
