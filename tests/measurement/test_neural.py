@@ -211,7 +211,7 @@ def test_texts_of_a_recording_become_inputs_once_each():
     [
         (None, "holds no `text`"),
         (("a", ""), "stimulus 1 has no tokens"),
-        (("a", "a" * 9), "stimulus 1 has 1[01] tokens, the model takes 6"),
+        (("a", "aaaaa"), "stimulus 1 has 7 tokens, the model takes 6"),
     ],
 )
 def test_texts_that_cannot_be_inputs(text, words):
@@ -232,7 +232,12 @@ class Untouched:
     ("change", "options", "error", "words"),
     [
         ({"case": np.array([0, 1, 8])}, {}, DataError, "stimulus 2 of made up is input 8, but there are 8"),
-        ({"position": np.array([0, 9, 0])}, {}, DataError, "stimulus 1 of made up stands at position 9 of input 1"),
+        (
+            {"position": np.array([0, len(ragged(8)[1]), 0])},
+            {},
+            DataError,
+            "stimulus 1 .* stands at position . of input 1",
+        ),
         ({}, {"pool": "max"}, ArgumentError, "mean, last, first"),
         ({}, {"batch_size": 0}, ArgumentError, "batch_size"),
         ({}, {"permutations": 0}, ArgumentError, "permutations"),
