@@ -21,7 +21,7 @@ class Terms:
     Parameters
     ----------
     labels : tuple of str
-        "0110", "node (0.25, 0.5)", "cos pi(2 x1 - x2)".
+        "0110", "(0.25, 0.5)", "cos pi(2 x1 - x2)".
     values : array, (n_terms, m)
         Largest first.
     constant : array, (m,)
@@ -103,7 +103,7 @@ def _node(unit: int, sizes: Sizes, count: int) -> str:
     per_axis = round(count ** (1 / sizes.length))
     low, high = sizes.bounds
     places = np.array(np.unravel_index(unit, (per_axis,) * sizes.length)) / max(per_axis - 1, 1)
-    return f"node ({', '.join(f'{low + (high - low) * place:.4g}' for place in places)})"
+    return f"({', '.join(f'{low + (high - low) * place:.3g}' for place in places)})"
 
 
 def _ridge(kappa: NDArray[np.int64]) -> str:

@@ -1,5 +1,6 @@
 """A built model at work on one input: what its positions hold after each layer, and where they looked (groups `/construction_...`)."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
-_WIDTH, _LETTER, _LINE = 272, 6.9, 14  # pixels: of all columns on a phone, of a letter, of a line of text
+_WIDTH, _LETTER, _LINE = 232, 6.7, 14  # pixels: of all boxes on a phone, of a letter, of a line of text
 _WASH, _WARM = "#eef3f9", "#fbe3d6"
 
 
@@ -49,32 +50,46 @@ def construction_flow(states: xr.Dataset, maps: xr.Dataset, terms: xr.Dataset, c
     used, wrong = one["used"].values.astype(bool), one["wrong"].values.max(-1) > 0
     joined = one.attrs.get("what") == "symbol" and all(len(name) == 1 for name in names)
     cells = [[_lines(_held(one, names, layer, i), n, joined) for i in range(n)] for layer in range(layers)]
-    deepest = max(len(cell) for row in cells for cell in row)
-    step = 34 + _LINE * deepest
-    half = (deepest * _LINE / 2 + 7) / step
-    right = np.allclose(answer["answer"], answer["wanted"], rtol=0, atol=float(one.attrs["error_bound"]))
-    shapes = [_box(i, layer, half, wrong[layer, i]) for layer in range(layers) for i in range(n) if used[layer, i]]
-    data = [_looks(weights["weight"].values, used, half), _labels(cells, used, wrong), _hover(one, cells, names)]
-    shapes.append(_box(n - 1, layers, 13 / step, not right))
-    given, wanted = (
-        text(", ".join(significant(float(value)) for value in answer[name].values[:3]), 24)
-        for name in ("answer", "wanted")
-    )
-    place = {"y": layers, "showarrow": False}
-    notes = [{**place, "x": n - 1, "text": f"<b>{given}</b>", "font": {"size": 13, "color": INK}}]
+    rows = _Rows.of([*(max(len(cell) for cell in row) for row in cells), 1])
+    given, wanted = answer["answer"].values, answer["wanted"].values
+    right = np.allclose(given, wanted, rtol=0, atol=float(one.attrs["error_bound"]))
+    shapes = [_box(i, rows, layer, wrong[layer, i]) for layer in range(layers) for i in range(n) if used[layer, i]]
+    shapes.append(_box(n - 1, rows, layers, not right))
+    words = [text(", ".join(significant(float(value)) for value in values[:3]), 24) for values in (given, wanted)]
+    place = {"y": rows.centres[-1], "showarrow": False}
+    notes = [{**place, "x": n - 1, "text": f"<b>{words[0]}</b>", "font": {"size": 13, "color": INK}}]
     if n > 1:
-        words = f"function: {wanted} {'✓' if right else '✗'}"
         look = {"xanchor": "right", "font": {"size": 12, "color": MUTED if right else TOWARD}}
-        notes.append({**place, "x": n - 1.6, "text": words, **look})
-    rows = ["input", *(f"layer {layer}" for layer in range(1, layers)), "answer"]
+        notes.append({**place, "x": n - 1.6, "text": f"function: {words[1]} {'✓' if right else '✗'}", **look})
+    names_of_rows = ["input", *(f"layer {layer}" for layer in range(1, layers)), "answer"]
     return figure(
-        data,
-        height=int(70 + step * (layers + 1)),
+        [
+            _looks(weights["weight"].values, used, rows),
+            _labels(cells, used, wrong, rows),
+            _hover(one, cells, names, rows),
+        ],
+        height=int(70 + rows.height),
         shapes=shapes,
         annotations=notes,
         xaxis=ticks([str(i + 1) for i in range(n)], side="top", title={"text": "position"}, range=[-0.55, n - 0.45]),
-        yaxis=ticks(rows, range=[layers + 0.5, -0.55], title={"text": ""}),
+        yaxis=ticks(names_of_rows, tickvals=rows.centres, range=[rows.height, 0], title={"text": ""}),
     )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of boxes, in pixels from the top: their centres and half heights, and the height of all."""
+
+    centres: list[float]
+    halves: list[float]
+    height: float
+
+    @classmethod
+    def of(cls, lines: list[int]) -> "_Rows":
+        """Rows of so many lines of text, with room for the lines between them."""
+        halves = [(12 + _LINE * max(1, count)) / 2 for count in lines]
+        tops = np.cumsum([6.0, *(2 * half + 24 for half in halves)])
+        return cls([float(t + h) for t, h in zip(tops, halves, strict=False)], halves, float(tops[-1]) - 16)
 
 
 def attention_by_layer(maps: xr.Dataset, states: xr.Dataset, case: int = 0) -> "go.Figure":
@@ -200,14 +215,14 @@ def _lines(parts: list[str], n: int, joined: bool) -> list[str]:
     return lines
 
 
-def _labels(cells: list[list[list[str]]], used: Any, wrong: Any) -> dict[str, Any]:
+def _labels(cells: list[list[list[str]]], used: Any, wrong: Any, rows: _Rows) -> dict[str, Any]:
     places = [(layer, i) for layer, row in enumerate(cells) for i, lines in enumerate(row) if lines]
     colours = [TOWARD if wrong[p] else INK if used[p] else NEUTRAL for p in places]
     return {
         "type": "scatter",
         "mode": "text",
         "x": [i for _, i in places],
-        "y": [layer for layer, _ in places],
+        "y": [rows.centres[layer] for layer, _ in places],
         "text": ["<br>".join(text(line) for line in cells[layer][i]) for layer, i in places],
         "textfont": {"family": _MONO, "size": 11, "color": colours},
         "hoverinfo": "skip",
@@ -215,8 +230,8 @@ def _labels(cells: list[list[list[str]]], used: Any, wrong: Any) -> dict[str, An
     }
 
 
-def _hover(one: xr.Dataset, cells: list[list[list[str]]], names: list[str]) -> dict[str, Any]:
-    rows = []
+def _hover(one: xr.Dataset, cells: list[list[list[str]]], names: list[str], rows: _Rows) -> dict[str, Any]:
+    told = []
     for layer, row in enumerate(cells):
         for i, lines in enumerate(row):
             words = (
@@ -225,34 +240,32 @@ def _hover(one: xr.Dataset, cells: list[list[list[str]]], names: list[str]) -> d
             words += f"<br>holds {text(' '.join(lines), 60) or 'nothing'}"
             if layer:
                 words += f"<br>{int(one['firing'].values[layer, i]):,} hidden units fire"
-            rows.append((i, layer, words))
+            told.append((i, rows.centres[layer], words))
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [row[0] for row in rows],
-        "y": [row[1] for row in rows],
+        "x": [row[0] for row in told],
+        "y": [row[1] for row in told],
         "marker": {"size": 24, "color": "rgba(0,0,0,0)"},
-        "customdata": [row[2] for row in rows],
+        "customdata": [row[2] for row in told],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
 
 
-def _looks(weights: Any, used: Any, half: float) -> dict[str, Any]:
+def _looks(weights: Any, used: Any, rows: _Rows) -> dict[str, Any]:
     """Lines from every position that the answer uses to those that it looked at, and from itself."""
     x: list[float | None] = []
     y: list[float | None] = []
-    for layer in range(len(weights)):
-        for i in np.flatnonzero(used[layer + 1]):
-            sources = {int(i)}
-            for head in weights[layer]:
-                if not np.isnan(head[i]).any():
-                    sources |= set(np.flatnonzero(head[i] >= head[i].max() / 2).tolist())
-            for source in sorted(sources):
-                x += [float(source), float(i), None]
-                y += [layer + half, layer + 1 - half, None]
-    last = len(weights)
-    x += [used.shape[1] - 1.0, used.shape[1] - 1.0, None]
-    y += [last + half, last + 1 - half, None]
+    last = used.shape[1] - 1
+    for layer in range(len(weights) + 1):
+        links = [(last, last)]  # into the answer
+        if layer < len(weights):
+            links = [
+                (source, int(i)) for i in np.flatnonzero(used[layer + 1]) for source in _sources(weights[layer], int(i))
+            ]
+        for source, target in links:
+            x += [float(source), float(target), None]
+            y += [rows.centres[layer] + rows.halves[layer], rows.centres[layer + 1] - rows.halves[layer + 1], None]
     return {
         "type": "scatter",
         "mode": "lines",
@@ -263,13 +276,21 @@ def _looks(weights: Any, used: Any, half: float) -> dict[str, Any]:
     }
 
 
-def _box(x: int, y: int, half: float, wrong: bool) -> dict[str, Any]:
+def _sources(heads: Any, position: int) -> list[int]:
+    """Where a position looks: itself, by the skip connection, and what has at least half of its largest weight."""
+    looked = [
+        np.flatnonzero(head[position] >= head[position].max() / 2) for head in heads
+    ]  # none where weights are NaN
+    return sorted({position, *(int(j) for found in looked for j in found)})
+
+
+def _box(x: int, rows: _Rows, row: int, wrong: bool) -> dict[str, Any]:
     return {
         "type": "rect",
         "x0": x - 0.46,
         "x1": x + 0.46,
-        "y0": y - half,
-        "y1": y + half,
+        "y0": rows.centres[row] - rows.halves[row],
+        "y1": rows.centres[row] + rows.halves[row],
         "line": {"color": TOWARD if wrong else AWAY, "width": 1.2},
         "fillcolor": _WARM if wrong else _WASH,
         "layer": "below",
