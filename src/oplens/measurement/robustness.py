@@ -78,7 +78,7 @@ def weight_noise(
         Scalars: `slope`, `slope_low`, `slope_high` (measured E norm(T~ - T) / sigma while linear; NaN if nowhere), `first_order_slope` with
         `_error` (E norm(J g); 0: exact), `jacobian_norm` with `_error` (root mean square over answers of norm(J)_F; 0: exact), `linear_until`
         (largest sigma up to which the remainder stays below a tenth of the first order; infinite if past the sweep, 0 if before it),
-        `remainder_order` with `_low`, `_high` (exponent of sigma, 2 where T is smooth; NaN where the remainder is rounding), `lipschitz` (NaN
+        `remainder_order` with `_low`, `_high` (exponent of sigma, 2 where T is smooth; NaN where fewer than three scales tell it), `lipschitz` (NaN
         if the model's input cannot be told), `output_spread`, `n_parameters`.
 
     Raises
