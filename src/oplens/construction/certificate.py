@@ -52,9 +52,10 @@ class Certificate:
     Parameters
     ----------
     construction : str
-        "lookup", "bits", "depth2", "fourier", "piecewise-linear".
+        "lookup", "bits", "depth2", "fourier", "piecewise-linear", "ssm".
     claim : {"exact", "bound"}
-        Exact: every output is the function's value to the last bit. Bound: within `error_bound` of it, everywhere.
+        Exact: every output is the function's value, to the last bit; where `rounding_parts` are given, in real arithmetic with weights
+        that are not rounded, and within their sum as stored and run. Bound: within `error_bound` of it, everywhere.
     dtype : str
         Of the weights, and of the claim.
     statement : str
@@ -62,7 +63,7 @@ class Certificate:
     hypotheses : tuple of str
         All of them.
     error_parts : tuple of (str, float)
-        Named parts of the bound on the sup error, in units of the function's values.
+        Named parts of the bound on the sup error, in units of the function's values: all of it, or what the rounding parts leave.
     depth, attention_layers : int
         Layers, and how many of them attend.
     width, hidden : int, tuple of int
@@ -77,6 +78,9 @@ class Certificate:
         Inverse temperature of the attention scores; None where none is used.
     margins : tuple of Margin
         One per dtype in which the weights were judged, `dtype` among them.
+    rounding_parts : tuple of (str, float)
+        Bounds, in the same units, on what rounding alone does where it cannot be rounded away; empty where it can, or where
+        `error_parts` hold it.
 
     Examples
     --------
@@ -101,20 +105,23 @@ class Certificate:
     dense_uniform: int | None = None
     temperature: float | None = None
     margins: tuple[Margin, ...] = ()
+    rounding_parts: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.claim not in CLAIMS:
             raise ArgumentError(f"Certificate(claim={self.claim!r}): choose one of {', '.join(CLAIMS)}.")
-        bad = [name for name, value in self.error_parts if not 0 <= value < math.inf]
+        parts = (*self.error_parts, *self.rounding_parts)
+        bad = [name for name, value in parts if not 0 <= value < math.inf]
         if bad:
             raise ArgumentError(f"Certificate: error parts {', '.join(bad)} must be finite and not negative.")
-        if self.claim == "exact" and self.error_bound > 0:
-            raise ArgumentError(f"Certificate(claim='exact'): its error parts sum to {self.error_bound:g}, not to 0.")
+        error = math.fsum(value for _, value in self.error_parts)
+        if self.claim == "exact" and error > 0:
+            raise ArgumentError(f"Certificate(claim='exact'): its error parts sum to {error:g}, not to 0.")
 
     @property
     def error_bound(self) -> float:
-        """Bound on the sup error: the sum of its parts."""
-        return math.fsum(value for _, value in self.error_parts)
+        """Bound on the sup error: the sum of its parts, rounding among them."""
+        return math.fsum(value for _, value in (*self.error_parts, *self.rounding_parts))
 
     @property
     def margin(self) -> Margin | None:
@@ -135,6 +142,7 @@ class Certificate:
             "hidden": list(self.hidden),
             "error_bound": self.error_bound,
             "error_parts": dict(self.error_parts),
+            "rounding_parts": dict(self.rounding_parts),
             "margins": [{**dataclasses.asdict(item), "margin": item.margin} for item in self.margins],
             "certified_dtypes": list(self.certified_dtypes),
         }
@@ -144,7 +152,7 @@ class Certificate:
         lines = [f"{self.construction} in {self.dtype}, {self.claim}: {self.statement}"]
         lines += [f"  given: {text}" for text in self.hypotheses]
         lines.append(f"  sup error at most {self.error_bound:.6g}")
-        lines += [f"    {name}: {value:.6g}" for name, value in self.error_parts]
+        lines += [f"    {name}: {value:.6g}" for name, value in (*self.error_parts, *self.rounding_parts)]
         if self.temperature is not None:
             lines.append(f"  inverse temperature {self.temperature:.6g}")
         for item in self.margins:

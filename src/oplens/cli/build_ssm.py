@@ -1,0 +1,150 @@
+"""`oplens build ssm`: a filter, a template or a second-order kernel in, the weights of an S4D out."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from oplens.cli.interrupts import call
+from oplens.errors import ArgumentError
+from oplens.files import replacing
+
+NOTHING = "nothing was written"
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for model, certificate.json and verification.json.")]
+Butterworth = Annotated[int | None, typer.Option("--butterworth", help="Order of a Butterworth filter.")]
+Cutoff = Annotated[str | None, typer.Option("--cutoff", help="Hz: one frequency, or two for a band, such as 8:13.")]
+Band = Annotated[str, typer.Option("--band", help="low, high, bandpass or bandstop.")]
+Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Hz.")]
+Sos = Annotated[Path | None, typer.Option("--sos", help="Second-order sections (n, 6), .npy or text.")]
+Ba = Annotated[Path | None, typer.Option("--ba", help="Two rows: b, then a; .npy or text.")]
+Template = Annotated[
+    Path | None,
+    typer.Option("--template", help="A template in time, .npy or text: its matched filter is approximated."),
+]
+Second = Annotated[
+    Path | None,
+    typer.Option("--second-order", help="A symmetric matrix over lags, .npy or text: approximated as well."),
+]
+Rank = Annotated[int | None, typer.Option("--rank", help="Squares of filters for the second order; all when omitted.")]
+Constant = Annotated[float, typer.Option("--constant", help="Added to the output.")]
+Modes = Annotated[int | None, typer.Option("--modes", help="Decaying waves per filter.")]
+Tolerance = Annotated[float | None, typer.Option("--tolerance", help="Largest L1 error of an approximated kernel.")]
+Bound = Annotated[float, typer.Option("--input-bound", help="Largest size of the input that is certified.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="Of the stored weights: float64 or float32.")]
+Length = Annotated[int, typer.Option("--length", help="Longest input whose rounding is certified.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of the noise that is run.")]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command to the group of constructions."""
+
+    @app.command("ssm")
+    def ssm(
+        out: Out,
+        butterworth: Butterworth = None,
+        cutoff: Cutoff = None,
+        band: Band = "low",
+        sampling_rate: Rate = None,
+        sos: Sos = None,
+        ba: Ba = None,
+        template: Template = None,
+        second_order: Second = None,
+        rank: Rank = None,
+        constant: Constant = 0.0,
+        modes: Modes = None,
+        tolerance: Tolerance = None,
+        input_bound: Bound = 1.0,
+        dtype: Dtype = "float64",
+        length: Length = 4096,
+        seed: Seed = 0,
+    ) -> None:
+        """Construction S: an S4D that is a given filter, exactly or within a certified error."""
+        first = {"--butterworth": butterworth, "--sos": sos, "--ba": ba, "--template": template}
+        design = (cutoff, band, sampling_rate)
+        second = (second_order, rank, constant)
+        call(_build, out, first, design, second, modes, tolerance, input_bound, dtype, length, seed, left=NOTHING)
+
+
+def _build(
+    out: Path,
+    first: dict[str, Any],
+    design: tuple[str | None, str, float | None],
+    second: tuple[Path | None, int | None, float],
+    modes: int | None,
+    tolerance: float | None,
+    input_bound: float,
+    dtype: str,
+    length: int,
+    seed: int,
+) -> None:
+    """Read, build, run, and only then write."""
+    from oplens.construction.filter_files import read_matrix
+    from oplens.construction.second_order_kernel import SecondOrderKernel
+    from oplens.construction.ssm import build_ssm
+    from oplens.construction.ssm_verification import verify_ssm
+
+    if out.exists() and not out.is_dir():
+        raise ArgumentError(f"--out {out}: this is a file; give a folder.")
+    path, rank, constant = second
+    if rank is not None and path is None:
+        raise ArgumentError(f"--rank {rank}: it is the rank of a second-order kernel; give that with --second-order.")
+    kernel1 = _first(first, design, optional=path is not None)
+    kernel2 = None if path is None else SecondOrderKernel.from_matrix(read_matrix(path), rank)
+    model, certificate = build_ssm(
+        kernel1,
+        kernel2,
+        constant,
+        dtype=dtype,
+        n_modes=modes,
+        tolerance=tolerance,
+        input_bound=input_bound,
+        length=length,
+        sampling_rate=design[2],
+    )
+    dtypes = ["float64", "float32"] if dtype == "float64" else ["float32"]
+    steps = min(length, 1024)
+    found = verify_ssm(model, kernel1, kernel2, constant, dtypes, input_bound=input_bound, length=steps, seed=seed)
+    typer.echo(f"{certificate}\n{found}")
+    if not found.passed:
+        raise ArgumentError("build ssm: an error found is above the certificate, so nothing was written.")
+    model.save_pretrained(out)
+    for name, content in (("certificate", certificate.to_dict()), ("verification", found.to_dict())):
+        with replacing(out / f"{name}.json") as temporary:
+            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    typer.echo(f"wrote {out}: model, certificate.json, verification.json", err=True)
+
+
+def _first(first: dict[str, Any], design: tuple[str | None, str, float | None], optional: bool) -> Any:
+    """The first-order kernel that one of the options names."""
+    from oplens.construction.filter_files import read_matrix, read_rows, read_series
+    from oplens.construction.filters import ExponentialSum, FiniteKernel
+
+    given = {name: value for name, value in first.items() if value is not None}
+    if len(given) > 1 or (not given and not optional):
+        raise ArgumentError(
+            f"build ssm: {' and '.join(given) or 'no filter'} given; give one of {', '.join(first)}, or --second-order."
+        )
+    cutoff, band, rate = design
+    if "--butterworth" not in given and (cutoff is not None or band != "low"):
+        raise ArgumentError("build ssm: --cutoff and --band belong to --butterworth, which was not given.")
+    if "--butterworth" in given:
+        if cutoff is None:
+            raise ArgumentError("build ssm(--butterworth): --cutoff is missing, a frequency in Hz or two for a band.")
+        return ExponentialSum.butterworth(given["--butterworth"], _frequencies(cutoff), rate, band)
+    if "--sos" in given:
+        return ExponentialSum.from_sos(read_matrix(given["--sos"]))
+    if "--ba" in given:
+        rows = read_rows(given["--ba"])
+        if len(rows) != 2:
+            raise ArgumentError(f"--ba {given['--ba']}: expected two rows, b and a, got {len(rows)}.")
+        return ExponentialSum.from_ba(*rows)
+    return FiniteKernel.matched(read_series(given["--template"])) if given else None
+
+
+def _frequencies(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(":")]
+    except ValueError:
+        raise ArgumentError(f"--cutoff {text}: give a frequency in Hz, or two such as 8:13.") from None

@@ -1,0 +1,248 @@
+r"""What is certified of a built S4D: its kernels' L1 errors, and what rounding adds when it is run.
+
+For abs(x) <= R and stored kernels k', weights w', mixtures e' the output errs, per output, by at most
+
+    first order    sum of norm1(e k - e' k') R
+    second order   sum of norm1(w k (x) k - w' k' (x) k') R^2 <= (abs(w - w') N^2 + abs(w') (N + N') d) R^2,  N = norm1(e k), d = norm1(e k - e' k')
+
+where norms over channels add up, plus what a second-order kernel's decomposition left over. L1 norms are sums of balls with a bound on the
+rest (:mod:`oplens.construction.kernel_balls`). The bound of first order is attained by x(t) = R sign of the reversed kernel error.
+
+Rounding of a run of L steps, u the dtype's, u64 that of float64 (kernels are computed in it), n the FFT's length:
+
+    kernel     sum_n 2 abs(c_n) u64 (4 abs(log a_n) m/(1 - m)^2 + (30 + 4 P)/(1 - m)) + u norm1(k'), m = abs(a_n)
+    transform  (3 phi + 8 u + gamma_C) norm2(k') R sqrt(L), phi = (1 + 8 u)^log2(n) - 1, C channels: by Parseval and Cauchy-Schwarz
+    readout    of z^2: 2 Z d + d^2 + u Z^2, with abs(z) <= Z and d the two above;  decoder: gamma_(H + 1) sum abs(w' g) + abs(bias)
+
+phi is the relative error of a transform in the 2-norm, and of an output relative to its summands' absolute sum (Higham, Accuracy and
+Stability of Numerical Algorithms, 2002, theorem 24.2, for radix 2 with accurate twiddle factors); that the library's transform is as good
+is a hypothesis.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from oplens.construction.certificate import Certificate
+from oplens.construction.realisation import Parameters
+from oplens.construction.volterra import Volterra
+from oplens.errors import ArgumentError
+from oplens.models.s4d import S4D
+from oplens.operators.diagonal import fft_length
+
+_LEVEL = 8.0  # roundings per level of a transform; Higham's analysis gives 1 + gamma_4 (sqrt(2) + mu) / u, below 7
+_U64 = 2.0**-53
+_DECOMPOSED = 1e-10  # relative L1 norm up to which what a decomposition leaves over is its rounding
+
+
+@dataclass(frozen=True)
+class KernelError:
+    """How far one feature's stored kernel is from the one it stands for.
+
+    Parameters
+    ----------
+    feature, output, order : int
+    norm, error : float
+        Upper bounds of the L1 norms of the stored kernel and of its difference from the wanted one.
+    n_modes : int
+        Modes in use.
+    """
+
+    feature: int
+    output: int
+    order: int
+    norm: float
+    error: float
+    n_modes: int
+
+    @property
+    def relative(self) -> float:
+        """Error per norm."""
+        return self.error / self.norm if self.norm else math.inf
+
+
+def check(call: str, model: Any, series: Volterra) -> None:
+    """Whether a model has the form that this construction writes, and the sizes of the kernels."""
+    if not isinstance(model, S4D):
+        raise ArgumentError(f"{call}(model={type(model).__name__}): expected an S4D that build_ssm made.")
+    config = model.config
+    plain = (config.readout, config.pooling, config.discretisation, config.coupling, config.phase_delay)
+    if plain != ("polynomial", "none", "zoh", None, None) or config.degree not in (1, 2):
+        raise ArgumentError(
+            f"{call}: expected an S4D with a polynomial readout of degree 1 or 2, an output per step and zero-order hold, as build_ssm makes."
+        )
+    assert config.preprocessing is not None
+    if config.preprocessing.remove_offset or {*config.preprocessing.mean, 1 - config.preprocessing.scale[0]} != {0.0}:
+        raise ArgumentError(
+            f"{call}: the model preprocesses its input; kernels are those of the raw input only without."
+        )
+    sizes = (config.d_input, config.n_classes, config.d_model)
+    wanted = (series.n_channels, series.n_outputs, len(series.features))
+    if sizes != wanted:
+        raise ArgumentError(
+            f"{call}: the model has {sizes[0]} channels, {sizes[1]} outputs and {sizes[2]} features, the kernels ask for {wanted}; give "
+            "the kernels that it was built from."
+        )
+
+
+def stored_parameters(model: S4D, feature: int) -> Parameters:
+    """The numbers of one feature as they are stored."""
+    layer = model.layer(0)
+    kernel = layer.kernel
+    with torch.no_grad():
+        C = torch.view_as_complex(kernel.C[feature].double().contiguous()).numpy()
+        return Parameters(
+            kernel.log_A_real[feature].double().numpy(),
+            kernel.A_imag[feature].double().numpy(),
+            C,
+            float(layer.D[feature]),
+            log_dt=float(kernel.log_dt[feature]),
+        )
+
+
+def kernel_errors(model: S4D, series: Volterra) -> list[KernelError]:
+    """One entry per feature; kernels that several share are summed once."""
+    known: dict[Any, tuple[float, float]] = {}
+    found = []
+    for h, feature in enumerate(series.features):
+        parameters = stored_parameters(model, h)
+        key = (feature.kernel, *(part.tobytes() for part in (parameters.log_decay, parameters.angle, parameters.C)))
+        if key not in known:
+            balls = parameters.balls
+            known[key] = (balls.norms()[0], feature.kernel.balls.minus(balls).norms()[0])
+        norm, error = known[key]
+        modes = int(np.count_nonzero(parameters.C))
+        found.append(KernelError(h, feature.output, feature.order, norm, error, modes))
+    return found
+
+
+def certify(model: S4D, series: Volterra, exact: list[bool], R: float, length: int) -> Certificate:
+    """The certificate of a model's stored weights; `exact` says of which features nothing but rounding is in the error."""
+    errors = kernel_errors(model, series)
+    shares = [_share(model, series, item, R) for item in errors]
+    kernels, stored = [0.0] * series.n_outputs, [0.0] * series.n_outputs
+    for item, share, only_rounding in zip(errors, shares, exact, strict=True):
+        (stored if only_rounding else kernels)[item.output] += share
+    bias = model.decoder.bias.detach().double().numpy()
+    for c, constant in enumerate(series.constants):
+        stored[c] += abs(float(bias[c]) - constant)
+    sizes = [abs(feature.weight) * item.norm**2 for feature, item in zip(series.features, errors, strict=True)]
+    claim = "exact" if all(exact) and max(series.left_over) <= _DECOMPOSED * sum(sizes) else "bound"
+    parts = [("kernels", max(kernels))]
+    rounding = [("stored weights", max(stored)), ("arithmetic", max(_arithmetic(model, series, errors, R, length)))]
+    if any(series.left_over):
+        (rounding if claim == "exact" else parts).append(("decomposition", max(series.left_over) * R * R))
+    inflated = [[(name, value * (1 + 1e-9)) for name, value in group] for group in (parts, rounding)]
+    return _state(model, series, errors, claim, (tuple(inflated[0]), tuple(inflated[1])), R, length)
+
+
+def _share(model: S4D, series: Volterra, item: KernelError, R: float) -> float:
+    """What one feature adds to the error of its output."""
+    feature = series.features[item.feature]
+    wanted = np.abs(np.array(feature.mixing))
+    with torch.no_grad():
+        mixing = model.encoder.weight[item.feature].double().numpy()
+        weight = float(model.decoder.weight[feature.output, item.feature])
+    true_norm = item.norm + item.error
+    moved = float(np.abs(np.array(feature.mixing) - mixing).sum())
+    distance = moved * true_norm + float(np.abs(mixing).sum()) * item.error
+    here, there = float(np.abs(mixing).sum()) * item.norm, float(wanted.sum()) * true_norm
+    slack = abs(feature.weight - weight)
+    if feature.order == 1:
+        return (slack * there + abs(weight) * distance) * R
+    return (slack * there**2 + abs(weight) * (here + there) * distance) * R * R
+
+
+def _arithmetic(model: S4D, series: Volterra, errors: list[KernelError], R: float, length: int) -> list[float]:
+    """Bound on the rounding of a run, per output."""
+    u = _U64 if model.decoder.weight.dtype == torch.float64 else 2.0**-24
+    phi = math.expm1(math.log2(fft_length(length)) * math.log1p(_LEVEL * u))
+    channels, features = model.config.d_input + 1, model.config.d_model
+    transform = (3 * phi + 8 * u + _gamma(channels, u)) * math.sqrt(length)
+    totals = [0.0] * series.n_outputs
+    sizes = [0.0] * series.n_outputs
+    for item in errors:
+        parameters = stored_parameters(model, item.feature)
+        norm1, norm2 = parameters.balls.norms(4096)
+        with torch.no_grad():
+            inner = R * float(model.encoder.weight[item.feature].double().abs().sum())
+            weight = abs(float(model.decoder.weight[item.output, item.feature]))
+        kernel = _kernel_rounding(parameters) + u * norm1
+        error = inner * (kernel + transform * (norm2 + kernel)) * 1.01  # products of roundings
+        largest = inner * norm1
+        if item.order == 1:
+            totals[item.output] += weight * error
+            sizes[item.output] += weight * (largest + error)
+        else:
+            totals[item.output] += weight * (2 * largest * error + error**2 + u * (largest + error) ** 2)
+            sizes[item.output] += weight * (largest + error) ** 2
+    bias = model.decoder.bias.detach().double().abs().tolist()
+    return [total + _gamma(features + 1, u) * (size + b) for total, size, b in zip(totals, sizes, bias, strict=True)]
+
+
+def _kernel_rounding(parameters: Parameters) -> float:
+    """L1 norm of what float64 does to a kernel that it computes as exp(t log a)."""
+    dt = math.exp(parameters.log_dt)
+    log_a = (-np.exp(parameters.log_decay) + 1j * parameters.angle) * dt
+    m = np.exp(log_a.real)
+    one_less = -np.expm1(log_a.real)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        b = dt * np.expm1(log_a) / log_a
+    c = np.abs(parameters.C * b)
+    each = 4 * np.abs(log_a) * m / one_less**2 + (30 + 4 * parameters.n_modes) / one_less
+    return float(2 * _U64 * (c * each).sum())
+
+
+def _many(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _gamma(n: int, u: float) -> float:
+    return n * u / (1 - n * u)
+
+
+def _state(
+    model: S4D,
+    series: Volterra,
+    errors: list[KernelError],
+    claim: str,
+    parts: tuple[tuple[tuple[str, float], ...], tuple[tuple[str, float], ...]],
+    R: float,
+    length: int,
+) -> Certificate:
+    config = model.config
+    worst = max(errors, key=lambda item: item.relative)
+    orders = sorted({item.order for item in errors})
+    name = {(1,): "first-order", (2,): "second-order", (1, 2): "first- and second-order"}[tuple(orders)]
+    whole = (
+        "every filter is a sum of decaying waves, so the kernels are these in real arithmetic; rounding bounded"
+        if claim == "exact"
+        else "distances of kernels in L1 bounded, their rest beyond any lag included"
+    )
+    statement = (
+        f"{name} kernels, {_many(series.n_channels, 'channel')} to {_many(series.n_outputs, 'output')}; {whole}. The largest L1 error of a kernel is "
+        f"{max(item.error for item in errors):.4g}, in relation to its norm at most {worst.relative:.4g}."
+    )
+    parameters = [parameter.detach() for parameter in model.parameters()]
+    return Certificate(
+        construction="ssm",
+        claim=claim,
+        dtype="float64" if parameters[0].dtype == torch.float64 else "float32",
+        statement=statement,
+        hypotheses=(
+            f"abs(x) <= {R:g} at every step and channel, before which x is 0; x is stored in the dtype without rounding",
+            f"arithmetic: at most {length} steps, and Fourier transforms as accurate as radix 2 with accurate twiddle factors",
+        ),
+        error_parts=parts[0],
+        rounding_parts=parts[1],
+        depth=1,
+        attention_layers=0,
+        width=config.d_model,
+        hidden=(config.d_model * config.d_state,),
+        dense=sum(parameter.numel() for parameter in parameters),
+        sparse=sum(int(torch.count_nonzero(parameter)) for parameter in parameters),
+        readout=int(torch.count_nonzero(model.decoder.weight) + torch.count_nonzero(model.decoder.bias)),
+    )
