@@ -25,8 +25,10 @@ from oplens.explanation import (
     Pairs,
     Waves,
     Windows,
+    choose_cases,
     expand,
     second_order_kernel,
+    summarise,
     summarise_kernels,
 )
 from oplens.explanation.remainders import Remainders
@@ -236,41 +238,40 @@ def test_layer_waves_are_gradients_with_the_quotient_frozen():
     assert ds.attrs["account"].startswith("conditional: readout factors")
 
 
+@pytest.mark.parametrize("at", [None, -1, 4])
 @pytest.mark.parametrize("orders", [1, 2, 4])
-def test_moments_in_noise_are_those_of_polynomials(orders):
-    """Mean by Gauss-Hermite nodes step by step; variance exactly from the model's own quadratic, cubic, ... by Isserlis."""
-    model = build(3, preprocessing=None)
+def test_moments_in_noise_are_those_of_polynomials(orders, at):
+    """Mean by Gauss-Hermite nodes step by step, variance by Isserlis from the covariance of noise sent through the model."""
+    model = build(3, "mean" if at is None else "none", preprocessing=None)
     signal, noise = Sinusoid(0.1, 9, 1.0, amplitude=(1.0, 0.5)), (0.6, 0.9)
-    target = Margin("class 1", "class 0")
-    ds = expand(model, TRAIN).predict(signal, noise, target=target, orders=orders)
+    ds = expand(model, TRAIN).predict(signal, noise, target=Margin("class 1", "class 0"), orders=orders, at=at)
     x = signal.values(2)
     mean, steps = preactivation(model, x), x.shape[1]
-    # the linear map from noise to z, column by column
-    columns = [
-        (preactivation(model, x + noise[d] * unit(d, t, steps)) - mean).ravel() for d in range(2) for t in range(steps)
-    ]
-    A = np.array(columns).T
+    columns = [preactivation(model, x + noise[d] * unit(d, t, steps)) - mean for d in range(2) for t in range(steps)]
+    A = np.array(columns).reshape(2 * steps, -1).T
     R = A @ A.T
-    w = np.repeat((model.decoder.weight[1] - model.decoder.weight[0]).numpy() / steps, steps)
+    pool = np.full(steps, 1 / steps) if at is None else np.eye(steps)[at]
+    w = np.outer(model.decoder.weight[1] - model.decoder.weight[0], pool).ravel()
     a = np.repeat(model.polynomial.numpy(), steps, 0)
     nodes, weights = hermegauss(20)
     weights = weights / weights.sum()
-    m, sd = mean.ravel(), np.sqrt(np.diag(R))
-    expected = w @ np.array([weights @ Polynomial(a[i])(m[i] + sd[i] * nodes) for i in range(len(m))])
+    z = mean.ravel()[:, None] + np.sqrt(np.diag(R))[:, None] * nodes
+    expected = w @ np.array([Polynomial(row)(values) @ weights for row, values in zip(a, z, strict=True)])
     expected += float(model.decoder.bias[1] - model.decoder.bias[0])
     assert abs(float(ds.target_mean) - expected) < 1e-11 * (1 + abs(expected))
-    variance = np.zeros(4)
+    variance = []
     for k in range(1, 4):
-        derivative = [Polynomial(a[i]).deriv(k)(m[i] + sd[i] * nodes) @ weights for i in range(len(m))]
-        c = w * np.array(derivative) / math.factorial(k)
-        variance[k] = math.factorial(k) * c @ (R**k) @ c
-    found = ds.variance_by_order.values
-    assert np.abs(found - variance[1:].tolist()[:orders] if orders <= 3 else found[:3] - variance[1:]).max() < 1e-11
-    whole = variance.sum()
+        rows = [Polynomial(row).deriv(k)(values) @ weights for row, values in zip(a, z, strict=True)]
+        c = w * np.array(rows) / math.factorial(k)
+        variance.append(math.factorial(k) * c @ (R**k) @ c)
+    found, whole = ds.variance_by_order.values, sum(variance)
+    assert np.abs(found[:3] - variance[:orders]).max() < 1e-11 * whole
+    assert not found[3:].any()
     assert float(ds.target_variance) <= whole * (1 + 1e-11)
     assert float(ds.target_variance_bound) >= whole * (1 - 1e-11)
     if orders >= 3:
         assert abs(float(ds.target_variance_bound) - whole) < 1e-10 * whole
+    assert ds.target_variance.attrs["units"] == ("logit^2" if at is None else "output^2")
 
 
 def unit(channel, step, steps):
@@ -642,7 +643,8 @@ REFUSED = {
     "reduce": lambda op: op.reduce(2),
     "reduction_curve": lambda op: op.reduction_curve(TEST),
     "certify": lambda op: op.certify(TEST),
-    "predict": lambda op: op.predict(Sinusoid(0.1, 9, 1.0), 0.5),
+    "summarise": lambda op: summarise(op, op.explain(TEST, at=-1), TEST),
+    "choose_cases": lambda op: choose_cases(op, op.explain(TEST, at=-1), TEST),
     "discriminate": lambda op: op.discriminate(
         {"class 0": Sinusoid(0.1, 9, 1.0), "class 1": Sinusoid(0.2, 9, 1.0)}, 0.5
     ),
@@ -678,6 +680,16 @@ def test_accounts_of_one_decision_refuse_answers_at_every_step(name):
 def test_steps_that_no_case_has_are_refused(at, words):
     with pytest.raises(ArgumentError, match=words):
         expand(build(2, "none"), TRAIN).explain(TEST, at=at)
+
+
+def test_predictions_need_a_step_of_the_signal():
+    op = expand(build(2, "none", n_classes=1), TRAIN)
+    assert op.predict(Sinusoid(0.1, 9, 1.0), 0.5, at=8).target_mean.dims == ("class",)
+    for at, words in ((None, "predict: the model answers at every step"), (9, r"predict\(at=9\): case 0 has 9 steps")):
+        with pytest.raises(ArgumentError, match=words):
+            op.predict(Sinusoid(0.1, 9, 1.0), 0.5, at=at)
+    with pytest.raises(ArgumentError, match=r"predict\(at=0\): the model decides by a mean"):
+        expand(build(2), TRAIN).predict(Sinusoid(0.1, 9, 1.0), 0.5, at=0)
 
 
 def test_a_mean_has_no_step():

@@ -24,8 +24,8 @@ from torch import Tensor
 from oplens.data import Sinusoid
 from oplens.errors import ArgumentError
 from oplens.explanation.margins import QuadraticForm
-from oplens.explanation.steps import check_pooled, readout_of
-from oplens.explanation.targets import Target, default_target
+from oplens.explanation.steps import check_at, check_pooled, pooling, readout_of
+from oplens.explanation.targets import Outputs, Target, default_target
 from oplens.explanation.wiener import Weights, WhiteNoise, contract, quadratic_form
 from oplens.operators import diagonal
 
@@ -47,6 +47,8 @@ class Setting:
         Targets as functionals of the pooled features.
     root : ndarray, (n_channels, n_channels)
         A square root of the noise covariance in the units of the data.
+    pool : Tensor, (length,)
+        Weights of the steps: the mean, or one step of a model that answers at each.
     """
 
     op: "ExplicitOperator"
@@ -56,9 +58,12 @@ class Setting:
     constant: Tensor
     noise: WhiteNoise
     root: NDArray[np.float64]
+    pool: Tensor
 
     @classmethod
-    def of(cls, op: "ExplicitOperator", length: int, covariance: Tensor, target: Target) -> "Setting":
+    def of(
+        cls, op: "ExplicitOperator", length: int, covariance: Tensor, target: Target, at: int | None = None
+    ) -> "Setting":
         """Of checked arguments; covariance (n_channels, n_channels) in the units of the data."""
         model = op.model
         preprocessing = model.config.preprocessing
@@ -72,7 +77,8 @@ class Setting:
             seen = model.encoder.weight @ (root / scale[:, None])
             noise = WhiteNoise.of(response, seen, preprocessing.remove_offset)
             readout, constant = directions @ model.decoder.weight, directions @ model.decoder.bias
-        return cls(op, target, directions, readout, constant, noise, root.numpy())
+        pool = pooling(torch.ones(1, length, dtype=torch.float64), torch.tensor([length]), at)[0]
+        return cls(op, target, directions, readout, constant, noise, root.numpy(), pool)
 
     def means(self, values: NDArray[np.float64]) -> Tensor:
         """Pre-activations (signals, d_model, length) of noise-free signals (signals, n_channels, length)."""
@@ -113,7 +119,7 @@ def moments(setting: Setting, values: NDArray[np.float64], orders: int, forms: b
     for start in range(0, len(values), size):
         part = values[start : start + size]
         shape = (len(part), n_targets)
-        weights = Weights.of(setting.noise, setting.means(part), setting.readout, orders, activation)
+        weights = Weights.of(setting.noise, setting.means(part), setting.readout, orders, activation, setting.pool)
         by_order, rest = contract(setting.noise, weights)
         means.append(weights.orders[0].sum((0, 1)).view(shape) + setting.constant)
         variances.append(by_order.view(orders, *shape))
@@ -127,7 +133,12 @@ def moments(setting: Setting, values: NDArray[np.float64], orders: int, forms: b
 
 
 def predict(
-    op: "ExplicitOperator", signal: Any, noise: Any, target: Target | None = None, orders: int = 6
+    op: "ExplicitOperator",
+    signal: Any,
+    noise: Any,
+    target: Target | None = None,
+    orders: int = 6,
+    at: int | None = None,
 ) -> "xr.Dataset":
     """Mean and variance of the target for a known signal in Gaussian noise, without simulating one case; plain architecture.
 
@@ -141,6 +152,9 @@ def predict(
         As for :meth:`explain`.
     orders : int
         Orders of the variance's expansion, 1 to 20.
+    at : int, optional
+        For models that answer at every step (pooling='none'), and needed there: the step of the signal whose answer is predicted,
+        counted from 0, or from the end if negative.
 
     Returns
     -------
@@ -172,13 +186,16 @@ def predict(
     from oplens.results import provenance
 
     config = op.model.config
-    check_model(op, "predict")
+    if config.pooling == "mean":
+        check_model(op, "predict")
     check_orders(orders, 1, "predict")
-    target = target_of(target, op, "predict")
+    target = Outputs() if target is None and config.pooling == "none" else target_of(target, op, "predict")
     values = signal_values(signal, op, "predict")
     covariance = noise_covariance(noise, config.d_input, "predict")
-    setting = Setting.of(op, values.shape[1], covariance, target)
+    at = check_at(config, at, np.array([values.shape[1]]), "predict")
+    setting = Setting.of(op, values.shape[1], covariance, target, at)
     found = moments(setting, values[None], orders)
+    unit = "logit" if at is None else "output"
     lead = ("class",) if target.per_class else ()
     lines = {
         "target_mean": (lead, found.mean[0], "expected target", "exact"),
@@ -187,13 +204,18 @@ def predict(
         "variance_by_order": (("order", *lead), found.by_order[:, 0], "variance that each order adds", "truncated"),
     }
     variables = {
-        name: (dims, value if target.per_class else value[..., 0], described(text, claim, units_of(name)))
+        name: (
+            dims,
+            value if target.per_class else value[..., 0],
+            described(text, claim, units_of(name).replace("logit", unit)),
+        )
         for name, (dims, value, text, claim) in lines.items()
     }
     coords: dict[str, Any] = {"order": ("order", np.arange(1, orders + 1))}
     if target.per_class:
         coords["class"] = ("class", np.array(config.classes, dtype=object))
     attrs = {**provenance(source=op.training.source), "target": target.describe(), "signal": repr(signal)[:200]}
+    attrs |= {} if at is None else {"at": at}
     return xr.Dataset(variables, coords=coords, attrs=attrs)
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
+from oplens.explanation.steps import check_pooled
 from oplens.explanation.targets import Target, default_target
 from oplens.explanation.training import batches, labels_of
 from oplens.results import recomputed_completeness
@@ -47,6 +48,7 @@ def summarise(
     """
     import xarray as xr
 
+    check_pooled(op, "summarise")
     data = as_sequences(X)
     _check_cases(ds, data, "summarise")
     labels = labels_of(y if y is not None else data.y, len(data.X), "summarise(y=...)")
@@ -90,6 +92,7 @@ def choose_cases(op: "ExplicitOperator", ds: "xr.Dataset", X: Any, count: int = 
     """The cases shown one by one, by a stated rule, with their raw signals: group `/inputs` of docs/schema.md."""
     import xarray as xr
 
+    check_pooled(op, "choose_cases")
     data = as_sequences(X)
     _check_cases(ds, data, "choose_cases")
     classes = list(op.model.config.classes)

@@ -124,17 +124,27 @@ class Weights:
 
     @classmethod
     def of(
-        cls, noise: WhiteNoise, mean: Tensor, readout: Tensor, orders: int, g: Activation = ACTIVATIONS["gelu"]
+        cls,
+        noise: WhiteNoise,
+        mean: Tensor,
+        readout: Tensor,
+        orders: int,
+        g: Activation = ACTIVATIONS["gelu"],
+        pool: Tensor | None = None,
     ) -> "Weights":
-        """From means (signals, d_model, length) and readout weights (n_targets, d_model); columns are signals x targets."""
+        """From means (signals, d_model, length) and readout weights (n_targets, d_model); columns are signals x targets.
+
+        `pool` (length,) weighs the steps: all alike when omitted.
+        """
         d = _coefficients(mean, noise, orders, g)
         rest = _beyond(mean, noise, d, g).sqrt()
         spread = noise.variance
         alive = spread > 1e-30  # a site that the noise does not reach has no variance at any order
         rest = torch.where(alive, rest / torch.where(alive, spread, 1.0) ** ((orders + 1) / 2), 0.0)
-        pooled = readout / mean.shape[-1]
-        weighted = torch.einsum("shlk,ch->khlsc", d, pooled).flatten(3)
-        return cls(weighted.contiguous(), torch.einsum("shl,ch->hlsc", rest, pooled.abs()).flatten(2).contiguous())
+        pool = torch.full_like(mean[0, 0], 1 / mean.shape[-1]) if pool is None else pool
+        weighted = torch.einsum("shlk,ch,l->khlsc", d, readout, pool).flatten(3)
+        bounds = torch.einsum("shl,ch,l->hlsc", rest, readout.abs(), pool)
+        return cls(weighted.contiguous(), bounds.flatten(2).contiguous())
 
 
 def contract(noise: WhiteNoise, weights: Weights) -> tuple[Tensor, Tensor]:
@@ -192,7 +202,7 @@ def _coefficients(mean: Tensor, noise: WhiteNoise, orders: int, g: Activation) -
     return d * noise.scale ** torch.arange(orders + 1, dtype=d.dtype)
 
 
-def _beyond(mean: Tensor, noise: WhiteNoise, d: Tensor, g: Activation) -> Tensor:
+def _beyond(mean: Tensor, noise: WhiteNoise, d: Tensor, g: Activation = ACTIVATIONS["gelu"]) -> Tensor:
     """Bound on sum_{k>K} k! d_k^2 v^k from d_0..d_K at unit scale (..., K + 1); mean (..., d_model, length).
 
     The smaller of two: the one from g'' is sharp in small noise, the variance of g less that of its first orders in large noise.
