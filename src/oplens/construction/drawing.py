@@ -245,7 +245,7 @@ def _table_headline(table: FunctionTable, certificate: Certificate, found: Seque
     run = checks[0].inputs
     inputs = f"all {run:,} inputs" if found[0].mode == "exhaustive" else f"{run:,} of {len(table):,} inputs"
     passes = f"in {', '.join(names)}" + (f", each in {orders} orders of summation" if orders > 1 else "")
-    verdict = "no output is wrong" if not errors else f"{errors:,} outputs are WRONG"
+    verdict = f"{errors:,} outputs are WRONG" if errors > 1 else "1 output is WRONG" if errors else "no output is wrong"
     return f"{table.name} in {layers}: {inputs} run {passes}; {verdict}."
 
 

@@ -115,7 +115,7 @@ def attention_by_layer(maps: xr.Dataset, states: xr.Dataset, case: int = 0) -> "
     columns = min(2, max(1, len(attending)))
     rows = -(-max(1, len(attending)) // columns)
     data, axes, notes, top = [], {}, [], float(np.nanmax(weights, initial=0.0)) or 1.0
-    labels = [text(name, 5) for name in names] if n <= 12 else [""] * n
+    labels = names if n <= 12 else [""] * n
     for place, (layer, head) in enumerate(attending):
         column, row = place % columns, place // columns
         suffix = "" if place == 0 else str(place + 1)
@@ -124,10 +124,11 @@ def attention_by_layer(maps: xr.Dataset, states: xr.Dataset, case: int = 0) -> "
         domain = [left + 0.06 * (column > 0), left + 1 / columns - 0.06 * (column < columns - 1)]
         heights = [top - 0.86 / rows, top - 0.1 / rows]
         axes[f"xaxis{suffix}"] = ticks(
-            labels, domain=domain, anchor=f"y{suffix}", autotickangles=[0], constrain="domain"
+            labels, 5, domain=domain, anchor=f"y{suffix}", autotickangles=[0], constrain="domain"
         )
         axes[f"yaxis{suffix}"] = ticks(
             labels,
+            5,
             domain=heights,
             anchor=f"x{suffix}",
             scaleanchor=f"x{suffix}",
