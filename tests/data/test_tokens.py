@@ -223,6 +223,7 @@ GOOD = {
     "rows.npy": (saved(np.array(ROWS, np.uint16)), {}, [[1, 5, 3], [1, 7, 0]]),
     "padded behind.npy": (saved(np.array(ROWS)), {"pad": 0}, [[1, 5, 3], [1, 7]]),
     "padded before.npy": (saved(np.array([[0, 1, 5], [2, 1, 7]])), {"pad": 0}, [[1, 5], [2, 1, 7]]),
+    "padded as it begins.npy": (saved(np.array([[2, 5, 6, 2], [2, 7, 2, 2]])), {"pad": 2}, [[2, 5, 6], [2, 7]]),
     "data that looks padded.npy": (saved(np.array([[1, 0, 0], [1, 7, 0]])), {"pad": -1}, [[1, 0, 0], [1, 7, 0]]),
     "stream.npy": (saved(np.arange(7)), {"window": 3}, [[0, 1, 2], [3, 4, 5]]),
     "lengths.npz": (zipped(tokens=np.array(ROWS), lengths=np.array([3, 2])), {}, [[1, 5, 3], [1, 7]]),

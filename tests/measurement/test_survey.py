@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from scipy.stats import norm, t
 
 from oplens.data.sequences import as_sequences
@@ -18,7 +19,7 @@ from oplens.errors import ArgumentError, DataError
 from oplens.measurement import layers, survey, two_nn
 from oplens.measurement.batches import Inputs
 from oplens.measurement.layers import merged
-from oplens.measurement.maps import choose_case
+from oplens.measurement.maps import choose_case, choose_heads
 from oplens.measurement.survey import measure
 from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
 from oplens.models.own_recorders import S4DRecorder, TransformerRecorder
@@ -238,6 +239,21 @@ def test_similarity_is_that_of_the_dense_definition(monkeypatch, whole):
     assert int(ds["n_points"]) == sum(LENGTHS)
 
 
+def test_similarity_on_a_sample_is_that_of_its_points(monkeypatch):
+    monkeypatch.setattr(survey, "affordable", lambda *_: False)
+    fake, rows = Fake(), ragged()
+    tree = measure(fake, rows, sample=30, seed=5)
+    draws = np.random.Generator(np.random.PCG64(5)).random(sum(LENGTHS))
+    kept = np.sort(np.argsort(draws)[:30])
+    x, y = (cloud(fake, rows, layer)[kept] for layer in (0, 3))
+    x, y = x - x.mean(0), y - y.mean(0)
+    plain = ((x.T @ y) ** 2).sum() / np.sqrt(((x.T @ x) ** 2).sum() * ((y.T @ y) ** 2).sum())
+    assert float(tree["similarity"]["cka"].sel(layer=0, layer_2=3)) == pytest.approx(plain, rel=1e-10)
+    note = "Similarity of layers is measured on a uniform sample of 30 of 68 points."
+    assert note in json.loads(tree.attrs["notes"])
+    assert "similarity" not in measure(fake, rows, similarity=False).children
+
+
 def test_dimensions_are_those_of_the_dense_points():
     fake, rows = Fake(), ragged()
     ds = measure(fake, rows, batch_size=2)["representations"].to_dataset()
@@ -371,6 +387,18 @@ def test_maps_show_heads_that_stand_out_in_one_case():
     assert choose_case(np.array([4, 9, 9, 2])) == 1
 
 
+def test_a_rule_that_another_was_faster_by_gives_its_next_head():
+    values = {"distance": [[3.0, 1.0, 2.0], [9.0, np.nan, 4.0]], "first_mass": [[0.2, 0.9, 0.8], [0.1, np.nan, 0.3]]}
+    ds = xr.Dataset({k: (("layer", "head"), v) for k, v in values.items()}, coords={"layer": [2, 5], "head": [0, 1, 2]})
+    assert choose_heads(ds, 4) == [
+        (2, 1, "shortest distance"),
+        (2, 2, "most on first position, number 2"),
+        (5, 0, "longest distance"),
+        (2, 0, "shortest distance, number 3"),
+    ]
+    assert len(choose_heads(ds, 99)) == 5
+
+
 def test_the_result_is_a_valid_file(tmp_path):
     done = []
     tree = measure(
@@ -432,6 +460,11 @@ def test_classifiers_are_judged_by_labels_with_wilsons_interval():
     assert tree.attrs["headline"].startswith("Accuracy 0.667 on 6 labelled cases (95 % interval 0.300 to 0.903)")
     assert json.loads(tree.attrs["data"])["steps"] == 83
     validate(tree)
+    cases = labelled(recorder, 2).cases()
+    points = np.concatenate([recorder.record(torch.from_numpy(x.T[None].copy())).hidden[1][0].numpy() for x in cases])
+    sigma = np.linalg.svd(points, compute_uv=False)
+    d_int = sigma.sum() ** 2 / (sigma**2).sum()
+    assert float(tree["representations"]["d_int"].sel(layer=1)) == pytest.approx(d_int, rel=1e-9)
 
 
 def test_labels_that_are_not_the_models_are_said():
