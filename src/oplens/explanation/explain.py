@@ -85,6 +85,10 @@ def explain(
     >>> X = np.random.default_rng(0).normal(size=(3, 2, 20))
     >>> expand(S4D(S4DConfig(d_input=2, n_classes=2, d_model=2, d_state=4)), X).explain(X).share.dims
     ('order', 'case', 'feature', 'wave')
+    >>> volterra = S4D(S4DConfig(d_input=2, n_classes=1, d_model=2, d_state=4, readout="polynomial", degree=2, pooling="none"))
+    >>> ds = expand(volterra, X).explain(X, at=-1)  # the last answer of every case
+    >>> ds.share.dims, ds.step.values.tolist(), bool(abs(ds.remainder).max() < 1e-12)
+    (('order', 'case', 'class', 'feature', 'wave'), [19, 19, 19], True)
     """
     data = as_sequences(X)
     check_channels(op.model, data, "explain")
