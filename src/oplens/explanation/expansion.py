@@ -42,8 +42,8 @@ def expand(model: Any, X_train: Any, y_train: Any = None, family: str = "hermite
     -----
     Accuracy: orders are *truncated* (the remainder is shown), everything else *exact* or *conditional*. A stack of two or more
     layers has no order axis: its operator holds the conditional accounts only. Of a model whose readout is a polynomial every family
-    is the model itself from the polynomial's degree on: the remainder is 0, and `kernels` are what the model was built from. Source: the idea is that of
-    arXiv 2604.20595; the formulas were derived for this library (docs/formulas.md).
+    is the model itself from the polynomial's degree on: the remainder is 0, and `kernels` are what the model was built from. Source:
+    the idea is that of arXiv 2604.20595; the formulas were derived for this library (docs/formulas.md).
 
     Examples
     --------
