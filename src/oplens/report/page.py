@@ -26,6 +26,7 @@ from oplens.report.prediction import prediction_section
 from oplens.report.rays import ray_section
 from oplens.report.reduction import reduction_section
 from oplens.report.ring import ring_section
+from oplens.report.robustness import robustness_section
 from oplens.report.what_if import what_if_section
 from oplens.results import read_results, validate
 
@@ -104,6 +105,7 @@ def _page(tree: xr.DataTree, limits: Limits) -> str:
         *accuracy_section(tree),
         *construction_section(tree, limits),
         *measurement_sections(tree, limits),
+        *robustness_section(tree, limits),
         *(partition_section(name, partition, limits) for name, partition in found.items()),
         *pair_sections(tree, limits),
         *ring_section(tree, limits),
