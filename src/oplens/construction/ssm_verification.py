@@ -139,8 +139,9 @@ def verify_ssm(
     Notes
     -----
     Signals: an impulse, a step, a fast and a slow sinusoid, white noise, and per output the sign of its reversed first-order kernel error,
-    which no input of this size and length beats. What a second-order kernel's decomposition left over is in the bound, not in the run. Outputs are compared with sums over lags in extended precision, the kernels rounded from
-    balls to float64. Accuracy: *measured*. Cost: O(length^2) per feature and signal.
+    which no input of this size and length beats. Outputs are compared with sums over lags in extended precision, the kernels rounded
+    from balls to float64; what a second-order kernel's decomposition left over is in the bound, not in the run. Accuracy: *measured*.
+    Cost: O(length^2) per feature and signal.
 
     Examples
     --------
