@@ -67,6 +67,7 @@ def dense_jacobians(recorder, x, mask=None):
 
 
 def test_a_linear_model_moves_by_its_first_order_alone():
+    torch.manual_seed(0)
     recorder = fake(nn.Linear(3, 2, bias=False), every=True)
     x = inputs(4, 1, 3)
     ds = weight_noise(recorder, x, sigmas=[0.01, 1.0, 100.0], draws=300, seed=3)
