@@ -194,7 +194,7 @@ def _sizes_dataset(model: Transformer, certificate: Certificate) -> xr.Dataset:
     layers = np.arange(1, model.config.n_layers + 1)
     blocks = [model.block(index) for index in range(model.config.n_layers)]
     counts = np.array([_weights(block) for block in blocks])
-    names, values = zip(*certificate.error_parts, strict=True)
+    names, values = zip(*certificate.error_parts, *certificate.rounding_parts, strict=True)
     return xr.Dataset(
         {
             "hidden_units": variable("layer", np.array(certificate.hidden), "hidden units"),
