@@ -327,7 +327,7 @@ def test_scores_are_tiles_with_their_intervals_and_perplexity_has_the_digits_it_
     assert (tiles["perplexity"].value, tiles["perplexity"].more) == ("3.6555", "[3.50, 3.80]")
     assert (tiles["bits per byte of text"].value, tiles["bits per byte of text"].more) == (
         "0.81230",
-        "± 0.011 (standard error)",
+        "± 0.011 (standard error), 150,000 bytes",
     )
     assert tiles["predictions counted"].value == "65,280"
     assert (tiles["mean error (the paper's EAM)"].value, tiles["mean error (the paper's EAM)"].more) == (

@@ -39,12 +39,14 @@ def _prediction_tiles(ds: xr.Dataset) -> list[Tile]:
     if "loss" in ds:
         tiles.append(Tile(_short(ds, "loss"), "nats a prediction", _error(ds, "loss_error")))
     if "bits_per_byte" in ds:
-        tiles.append(Tile(_short(ds, "bits_per_byte"), "bits per byte of text", _error(ds, "bits_per_byte_error")))
+        over = f"{int(ds['n_bytes']):,} bytes" if "n_bytes" in ds else ""
+        more = ", ".join(words for words in (_error(ds, "bits_per_byte_error"), over) if words)
+        tiles.append(Tile(_short(ds, "bits_per_byte"), "bits per byte of text", more))
     if "accuracy" in ds:
         ends = [100 * float(ds[f"accuracy_{end}"]) if f"accuracy_{end}" in ds else math.nan for end in ("low", "high")]
         interval = f"[{ends[0]:.1f}, {ends[1]:.1f}] %" if all(map(math.isfinite, ends)) else ""
         tiles.append(Tile(f"{100 * float(ds['accuracy']):.1f} %", "of cases decided rightly", interval))
-    for name, words in (("n_predictions", "predictions counted"), ("n_bytes", "bytes of text"), ("n_cases", "cases")):
+    for name, words in (("n_predictions", "predictions counted"), ("n_cases", "cases")):
         if name in ds:
             tiles.append(Tile(f"{int(ds[name]):,}", words))
     return tiles
