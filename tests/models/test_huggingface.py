@@ -506,6 +506,22 @@ def test_heads_that_do_not_predict_are_told_from_those_that_do(tmp_path):
     assert any("cls.predictions" in note for note in pretraining.notes)
 
 
+def test_a_window_is_told_from_weights_that_are_too_small_for_a_number(folders, tmp_path):
+    folder = tmp_path / "sharp"
+    shutil.copytree(folders("MistralForCausalLM"), folder)
+    weights = load_file(folder / "model.safetensors")
+    for layer in range(2):
+        weights[f"model.layers.{layer}.self_attn.q_proj.weight"] *= 1e5
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    recorder = load_recorder(folder)
+    position = torch.arange(12)
+    window = (position[:, None] - position < 4) & (position[:, None] >= position)
+    found = recorder.record(tokens())
+    for layer in range(2):
+        assert int((found.attentions[layer] > 0).any(0).any(0).sum()) < int(window.sum())
+        assert torch.equal(recorder.visible(layer, 12), window)
+
+
 def test_chunks_counted_from_the_first_token_refuse_padding_before_it(tmp_path):
     settings = {
         **GROUPED,

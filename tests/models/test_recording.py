@@ -210,6 +210,13 @@ def test_sparse_weights_have_the_derivatives_of_dense_ones():
     )
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
     assert sparse.facts["weights"] == "sparse"
+    ways = []
+    for recorder, end in ((sparse, "values"), (dense, "weight")):
+        values = {key: value.detach().requires_grad_() for key, value in recorder.module.named_parameters()}
+        recorder.apply(values, x, mask).sum().backward()
+        ways.append(values[f"layers.0.attention.query.{end}"].grad.flatten())
+    assert float(ways[0].abs().max()) > 1e-3
+    torch.testing.assert_close(ways[0], ways[1], rtol=0, atol=1e-10)
 
 
 def test_a_model_keeps_what_it_was_given_and_the_recorder_is_frozen():
