@@ -116,20 +116,19 @@ class KernelBalls:
         """The difference, poles that belong together side by side."""
         left, pairs, alone = list(other.terms), [], []
         for term in self.terms:
-            if len(term.coefficients) > 1 or not left:
+            simple = [item for item in left if len(item.coefficients) == len(term.coefficients) == 1]
+            near = min(simple, key=lambda item: float(abs(item.pole - term.pole).mid()), default=None)
+            if near is None:
                 alone.append(term)
-                continue
-            near = min(left, key=lambda item: float(abs(item.pole - term.pole).mid()))
-            if len(near.coefficients) > 1:
-                alone.append(term)
-                continue
-            left.remove(near)
-            pairs.append((term, near))
-        alone += [Term(term.pole, tuple(-c for c in term.coefficients)) for term in left]
+            else:
+                left.remove(near)
+                pairs.append((term, near))
         length = max(len(self.samples), len(other.samples))
         first, second = ([*kernel.samples, *[arb(0)] * (length - len(kernel.samples))] for kernel in (self, other))
-        samples = tuple(a - b for a, b in zip(first, second, strict=True))
-        return KernelBalls(self.direct - other.direct, tuple(alone), samples, tuple(pairs))
+        with ctx.workprec(PRECISION):
+            alone += [Term(term.pole, tuple(-c for c in term.coefficients)) for term in left]
+            samples = tuple(a - b for a, b in zip(first, second, strict=True))
+            return KernelBalls(self.direct - other.direct, tuple(alone), samples, tuple(pairs))
 
 
 def _binomials(coefficients: list[acb], t: int) -> acb:
@@ -160,8 +159,8 @@ def exponential(poles: tuple[complex, ...], residues: tuple[complex, ...], direc
     grouped: dict[complex, list[acb]] = {}
     for pole, residue in zip(poles, residues, strict=True):
         if pole.imag >= 0:
-            half = acb(residue.real, residue.imag) / (1 if pole.imag else 2)
-            grouped.setdefault(pole, []).append(half)
+            half = residue if pole.imag else residue / 2
+            grouped.setdefault(pole, []).append(acb(half.real, half.imag))
     return KernelBalls(arb(direct), tuple(Term(acb(p.real, p.imag), tuple(c)) for p, c in grouped.items()))
 
 

@@ -96,7 +96,8 @@ def _exponential(kernel: ExponentialSum, n_modes: int | None, dtype: str) -> Par
         known = [(balls.minus(found.balls).norms(2048)[0], index, found) for found, index in tried if found is not None]
     if not known:
         raise ArgumentError(
-            f"build_ssm: in {dtype} the poles of this kernel round to each other; build in float64, or give fewer repetitions of a pole."
+            f"build_ssm: {dtype} cannot hold this kernel: its poles round to each other, or its weights overflow; build in float64, or give "
+            "a smaller kernel or fewer repetitions of a pole."
         )
     _, index, found = min(known, key=lambda item: item[:2])
     found = replace(found, exact=index == 0 and _simple(balls))
@@ -144,7 +145,10 @@ def _spread(crowds: list[tuple[acb, int, bool]], delta: float) -> list[acb]:
 
 
 def _weigh(balls: KernelBalls, poles: list[acb], dtype: str) -> Parameters | None:
-    """Rates and angles of the poles, rounded, and the weights that serve the rounded ones best; None where rounding makes two equal."""
+    """Rates and angles of the poles, rounded, and the weights that serve the rounded ones best.
+
+    None where rounding makes two poles equal, or weights overflow.
+    """
     logs = [pole.log() for pole in poles]
     log_decay = rounded(np.array([float((-x.real).log().mid()) for x in logs]), dtype)
     angle = rounded(np.array([float(x.imag.mid()) for x in logs]), dtype)
@@ -154,8 +158,9 @@ def _weigh(balls: KernelBalls, poles: list[acb], dtype: str) -> Parameters | Non
         weights, direct = _project(balls, [a for a, _ in stored], real)
     except ZeroDivisionError:  # a singular matrix
         return None
-    C = [_complex(c / b) for c, (_, b) in zip(weights, stored, strict=True)]
-    return Parameters(log_decay, angle, _round(C, dtype), float(rounded(np.array([float(direct.mid())]), dtype)[0]))
+    C = _round([_complex(c / b) for c, (_, b) in zip(weights, stored, strict=True)], dtype)
+    D = float(rounded(np.array([float(direct.mid())]), dtype)[0])
+    return Parameters(log_decay, angle, C, D) if np.isfinite(C).all() and math.isfinite(D) else None
 
 
 def _project(balls: KernelBalls, a: list[acb], real: NDArray[np.bool_]) -> tuple[list[acb], arb]:
@@ -236,6 +241,8 @@ def _fitted(kernel: FiniteKernel, n_modes: int, dtype: str) -> Parameters:
     with ctx.workprec(PRECISION):
         b = np.array([_complex(_discretised(x)[1]) for x in _exponents(waves.log_decay, waves.angle)])
     C = _round((c / b).tolist(), dtype)
+    if not np.isfinite(C).all():
+        raise ArgumentError(f"build_ssm: the kernel's values overflow {dtype}; scale it down, and its output up.")
     # Lag 0 belongs to the skip, which makes it exact up to its own rounding.
     direct = values[0] - 2 * math.fsum((C * b).real)
     return Parameters(waves.log_decay, waves.angle, C, float(rounded(np.array([direct]), dtype)[0]))
