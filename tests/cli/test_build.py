@@ -1,5 +1,6 @@
 """`oplens build`: what it writes can be read back and computes the function; what cannot be built is one sentence."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from oplens.cli import constructions
+from oplens.cli import built_files, constructions
 from oplens.cli.main import main
 from oplens.construction import journal
 from oplens.models import Transformer
@@ -22,9 +23,9 @@ from oplens.results import read_results
 @pytest.fixture(autouse=True)
 def render(request, monkeypatch):
     """Pages take longer than all the rest, so only tests that are about them have one; gives the real function."""
-    real = constructions.render
+    real = built_files.render
     if "page" not in request.node.name:
-        monkeypatch.setattr(constructions, "render", lambda tree, path: path.write_text("page"))
+        monkeypatch.setattr(built_files, "render", lambda tree, path: path.write_text("page"))
     return real
 
 
@@ -377,7 +378,7 @@ def test_a_failure_while_writing_leaves_no_half_of_it(monkeypatch, capsys, tmp_p
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(constructions, "render", fail)
+    monkeypatch.setattr(built_files, "render", fail)
     code, _, err = run(monkeypatch, capsys, "bits", *PARITY, "--dtype", "float64", "--out", tmp_path / "a" / "w")
     assert code == 1
     assert "No space left on device" in err
@@ -403,7 +404,7 @@ def test_a_verification_that_was_interrupted_continues(monkeypatch, capsys, tmp_
 
         return tell
 
-    monkeypatch.setattr(constructions, "_progress", progress)
+    monkeypatch.setattr(constructions, "progress", lambda words: contextlib.nullcontext(progress()))
     words = ["--function", "parity", "--length", 5, "--dtype", "float64", "--dtype", "float16", "--out", tmp_path / "w"]
     code, _, err = run(monkeypatch, capsys, "bits", *words)
     assert code == 130
@@ -422,7 +423,7 @@ def test_an_interrupt_within_a_minute_leaves_nothing(monkeypatch, capsys, tmp_pa
     def stop(done, total):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(constructions, "_progress", lambda: stop)
+    monkeypatch.setattr(constructions, "progress", lambda words: contextlib.nullcontext(stop))
     code, out, err = run(monkeypatch, capsys, "bits", *PARITY, "--out", tmp_path / "w")
     assert (code, out) == (130, "")
     assert "interrupted; no model was written" in err

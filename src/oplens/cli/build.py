@@ -5,13 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
+from oplens.cli.build_ssm import add
 from oplens.cli.interrupts import call
 
 LEFT = "no model was written; a verification of over a minute is kept in --out, the same command continues it"
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Write the weights of a transformer that computes a given function, with a certificate and a page that shows both.",
+    help="Write the weights of a model that computes a given function, with a certificate and a page that shows both.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -337,3 +338,6 @@ def _real(kind: str, out: Path, *arguments: Any) -> None:
     from oplens.cli.constructions import build_real
 
     call(build_real, kind, out, *arguments, left=LEFT)
+
+
+add(app)

@@ -1,21 +1,16 @@
 """What `oplens build` does: read the function, build, verify, draw, and only then write."""
 
-import contextlib
-import json
-import os
-import shutil
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import typer
-import xarray as xr
 
+from oplens.cli.built_files import check_folder, conclude, staged, write_model, write_page
 from oplens.cli.functions import Wanted, read_bytes, real_function
+from oplens.cli.terminal import progress
 from oplens.construction import (
     Certificate,
     FunctionTable,
@@ -31,12 +26,9 @@ from oplens.construction.drawing import draw_real, draw_table
 from oplens.construction.real_functions import sup_error
 from oplens.errors import ArgumentError
 from oplens.models import Transformer
-from oplens.report import render
-from oplens.results import write_results
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 _TABLES = {"lookup": build_lookup, "bits": build_bits, "depth2": build_depth2}
-_TOLD_EVERY = 30.0  # seconds without a line of progress at most, while batches are done
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ class Built:
 def build_table(kind: str, out: Path, wanted: Wanted, sizes: Mapping[str, Any], checks: Checks) -> None:
     """Constructions A, B and C of a table of a finite vocabulary."""
     dtypes = _dtypes(checks.dtypes)
-    _check_out(out)
+    check_folder(out)
     known = wanted.read()
     examples = None if checks.examples is None else [_symbols(text, known) for text in checks.examples]
     # A and B hold in every dtype with the same weights, C rounds noise off in the one that it was built in.
@@ -72,30 +64,31 @@ def build_table(kind: str, out: Path, wanted: Wanted, sizes: Mapping[str, Any], 
     for group, resume in zip(groups, kept, strict=True):
         model, certificate = _TABLES[kind](known, group[0], **sizes)
         _check_margins(kind, certificate, group)
-        found = verify(
-            model,
-            known,
-            group,
-            budget=checks.budget,
-            shuffles=checks.shuffles,
-            seed=checks.seed,
-            progress=_progress(),
-            resume=resume,
-        )
+        with progress("inputs verified") as tick:
+            found = verify(
+                model,
+                known,
+                group,
+                budget=checks.budget,
+                shuffles=checks.shuffles,
+                seed=checks.seed,
+                progress=tick,
+                resume=resume,
+            )
         typer.echo(f"{certificate}\n{found}")
         if not found.passed:
             raise ArgumentError(f"build {kind}: {found.errors} outputs are wrong, so nothing was written.")
         done.append(Built(model, certificate, found))
     pairs = [(built.certificate, built.verification) for built in done]
     tree = draw_table(done[0].model, known, pairs, examples, checks.seed)
-    with _staged(out) as stage:
+    with staged(out) as stage:
         for group, built in zip(groups, done, strict=True):
             folder = stage / group[0] if len(groups) > 1 else stage
-            _write(folder, built.model, built.certificate, built.verification.to_dict())
-        _write_page(stage, tree)
+            write_model(folder, built.model, built.certificate, built.verification.to_dict())
+        write_page(stage, tree)
     for path in kept:
         path.unlink(missing_ok=True)
-    _tell(out, tree)
+    conclude(out, tree)
 
 
 def build_real(
@@ -112,7 +105,7 @@ def build_real(
     seed: int,
 ) -> None:
     """Constructions E and F of a function of reals."""
-    _check_out(out)
+    check_folder(out)
     f, n, name = real_function(kind, *function)
     norm, constant = _pair("--lipschitz", lipschitz, "a norm (l1, l2, max) and a number, such as max:1")
     low, high = _pair("--bounds", bounds, "two numbers, such as 0:1")
@@ -144,10 +137,10 @@ def build_real(
         "evaluations": found.evaluations,
         "claim": found.claim,
     }
-    with _staged(out) as stage:
-        _write(stage, model, certificate, {"mode": "sampled", "sup_error": measured})
-        _write_page(stage, tree)
-    _tell(out, tree)
+    with staged(out) as stage:
+        write_model(stage, model, certificate, {"mode": "sampled", "sup_error": measured})
+        write_page(stage, tree)
+    conclude(out, tree)
 
 
 def _dtypes(names: list[str] | None) -> list[str]:
@@ -196,59 +189,3 @@ def _number(option: str, text: str) -> float:
         return float(text)
     except ValueError as error:
         raise ArgumentError(f"{option}: {text!r} is no number.") from error
-
-
-def _check_out(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise ArgumentError(f"--out {out}: this is a file; give a folder.")
-
-
-def _progress() -> Any:
-    """A line on stderr at every tenth of the inputs, and at least twice a minute."""
-    told, last = -1, time.monotonic()
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told, last
-        tenth = 10 * done // max(total, 1)
-        if tenth > told or time.monotonic() - last > _TOLD_EVERY:
-            told, last = tenth, time.monotonic()
-            typer.echo(f"  verified {done:,} of {total:,} inputs", err=True)
-
-    return tell
-
-
-@contextlib.contextmanager
-def _staged(out: Path) -> Iterator[Path]:
-    """A folder to write into; its files take their places in `out` when the block ends well, else nothing is left of it."""
-    made = [folder for folder in (out, *out.parents) if not folder.exists()]
-    out.mkdir(parents=True, exist_ok=True)
-    stage = Path(tempfile.mkdtemp(prefix=".building-", dir=out))
-    try:
-        yield stage
-        for path in sorted(path for path in stage.rglob("*") if path.is_file()):
-            target = out / path.relative_to(stage)
-            target.parent.mkdir(exist_ok=True)
-            os.replace(path, target)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        for folder in made:
-            with contextlib.suppress(OSError):  # not empty
-                folder.rmdir()
-
-
-def _write(folder: Path, model: Transformer, certificate: Certificate, verification: dict[str, Any]) -> None:
-    model.save_pretrained(folder)
-    for name, content in (("certificate", certificate.to_dict()), ("verification", verification)):
-        (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _write_page(folder: Path, tree: xr.DataTree) -> None:
-    write_results(tree, folder / "results.nc")
-    render(tree, folder / "report.html")
-
-
-def _tell(out: Path, tree: xr.DataTree) -> None:
-    typer.echo(str(tree.attrs["headline"]), err=True)
-    typer.echo(
-        f"wrote {out}: model, certificate.json, verification.json, results.nc; open {out / 'report.html'}", err=True
-    )

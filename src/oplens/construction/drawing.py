@@ -65,7 +65,12 @@ def draw_table(
     certificate, verification = certified[0]
     sizes = Sizes(table.vocabulary, table.length, table.outputs, model.config.n_frequencies, symbols=table.symbols)
     inputs, why = _table_examples(table, verification, examples, seed)
-    tree = _tree(model, [pair[0] for pair in certified], f"{certificate.construction}: {table.name}")
+    tree = root_tree(
+        _facts(model, certificate),
+        _layers(model),
+        [pair[0] for pair in certified],
+        f"{certificate.construction}: {table.name}",
+    )
     checks = [check for _, found in certified for check in found.checks]
     tree.attrs |= {
         "headline": _table_headline(table, certificate, [found for _, found in certified]),
@@ -119,7 +124,7 @@ def draw_real(
     n = model.config.max_length or 1
     sizes = Sizes(2, n, 1, model.config.n_frequencies, bounds)
     points, why = _real_examples(n, found, bounds, examples, seed)
-    tree = _tree(model, [certificate], f"{certificate.construction}: {name}")
+    tree = root_tree(_facts(model, certificate), _layers(model), [certificate], f"{certificate.construction}: {name}")
     tree.attrs |= {
         "headline": f"{name} is computed in {certificate.depth} layers within {certificate.error_bound:.3g} everywhere (certified); the "
         f"largest error found at {found.evaluations:,} points is {found.value:.3g}.",
@@ -144,10 +149,10 @@ def draw_real(
     return tree
 
 
-def _tree(model: Transformer, certificates: Sequence[Certificate], title: str) -> xr.DataTree:
-    """Root, certificate and margins."""
-    certificate, config = certificates[0], model.config
-    facts = {
+def _facts(model: Transformer, certificate: Certificate) -> dict[str, Any]:
+    """What a page tells of the model first."""
+    config = model.config
+    return {
         "architecture": f"transformer, {'decoder' if config.causal else 'encoder'}, {config.weights} weights",
         "construction": certificate.construction,
         "n_layers": config.n_layers,
@@ -156,6 +161,25 @@ def _tree(model: Transformer, certificates: Sequence[Certificate], title: str) -
         "n_nonzeros": certificate.sparse,
         "dtype": certificate.dtype,
     }
+
+
+def _layers(model: Transformer) -> NDArray[np.int64]:
+    """(n_layers, 3): heads, places of the dense form, weights that are not 0."""
+    found = []
+    for index, layer in enumerate(model.config.layers):
+        parameters = list(model.block(index).parameters())
+        sparse = [module for module in model.block(index).modules() if isinstance(module, SparseLinear)]
+        stored = sum(parameter.numel() for parameter in parameters)
+        places = stored + sum(module.d_input * module.d_output - module.nonzeros for module in sparse)
+        found.append((layer.n_heads, places, sum(int(torch.count_nonzero(parameter)) for parameter in parameters)))
+    return np.array(found)
+
+
+def root_tree(
+    facts: dict[str, Any], layers: NDArray[np.int64], certificates: Sequence[Certificate], title: str
+) -> xr.DataTree:
+    """Root, certificate and margins; `layers` (n_layers, 3) are heads, places and weights that are not 0."""
+    certificate = certificates[0]
     attributes = provenance(
         source=f"build {certificate.construction}",
         dtype=certificate.dtype,
@@ -168,7 +192,7 @@ def _tree(model: Transformer, certificates: Sequence[Certificate], title: str) -
     tree = xr.DataTree.from_dict(
         {
             "/": xr.Dataset(attrs={"title": title, "model": json.dumps(facts)}),
-            "/construction": _sizes_dataset(model, certificate).assign_attrs(attributes),
+            "/construction": _sizes_dataset(layers, certificate).assign_attrs(attributes),
         }
     )
     if margins:
@@ -190,33 +214,22 @@ def _tree(model: Transformer, certificates: Sequence[Certificate], title: str) -
     return tree
 
 
-def _sizes_dataset(model: Transformer, certificate: Certificate) -> xr.Dataset:
-    layers = np.arange(1, model.config.n_layers + 1)
-    blocks = [model.block(index) for index in range(model.config.n_layers)]
-    counts = np.array([_weights(block) for block in blocks])
+def _sizes_dataset(layers: NDArray[np.int64], certificate: Certificate) -> xr.Dataset:
     names, values = zip(*certificate.error_parts, *certificate.rounding_parts, strict=True)
     return xr.Dataset(
         {
             "hidden_units": variable("layer", np.array(certificate.hidden), "hidden units"),
-            "n_heads": variable("layer", [layer.n_heads for layer in model.config.layers], "attention heads"),
-            "nonzeros": variable("layer", counts[:, 1], "weights that are not 0"),
-            "places": variable("layer", counts[:, 0], "places for weights in the dense model"),
+            "n_heads": variable("layer", layers[:, 0], "attention heads"),
+            "nonzeros": variable("layer", layers[:, 2], "weights that are not 0"),
+            "places": variable("layer", layers[:, 1], "places for weights in the dense model"),
             "error_part": variable("quantity", np.array(values), "part of the error bound", VALUE, "bound"),
             "error_bound": variable((), certificate.error_bound, "bound on the error everywhere", VALUE, "bound"),
             "width": variable((), certificate.width, "coordinates of the residual stream"),
             "dense": variable((), certificate.dense, "places for weights in the dense model"),
             "sparse": variable((), certificate.sparse, "weights that are not 0"),
         },
-        {"layer": layers, "quantity": list(names)},
+        {"layer": np.arange(1, len(layers) + 1), "quantity": list(names)},
     )
-
-
-def _weights(block: torch.nn.Module) -> tuple[int, int]:
-    """Places of the dense form, and weights that are not 0."""
-    sparse = [module for module in block.modules() if isinstance(module, SparseLinear)]
-    stored = sum(parameter.numel() for parameter in block.parameters())
-    places = stored + sum(module.d_input * module.d_output - module.nonzeros for module in sparse)
-    return places, sum(int(torch.count_nonzero(parameter)) for parameter in block.parameters())
 
 
 def _checks(checks: Sequence[Any], claim: str) -> xr.Dataset:
