@@ -522,6 +522,13 @@ def test_a_window_is_told_from_weights_that_are_too_small_for_a_number(folders, 
         assert torch.equal(recorder.visible(layer, 12), window)
 
 
+def test_a_classifier_without_a_token_for_padding_takes_cases_of_one_length_too(folders):
+    recorder, x = load_recorder(folders("GPT2ForSequenceClassification")), tokens()
+    alone = torch.cat([recorder.record(x[case : case + 1]).output for case in range(len(x))])
+    torch.testing.assert_close(recorder.record(x).output, alone, rtol=0, atol=1e-10)
+    assert float((alone[0] - alone[1]).abs().max()) > 1e-3
+
+
 def test_chunks_counted_from_the_first_token_refuse_padding_before_it(tmp_path):
     settings = {
         **GROUPED,

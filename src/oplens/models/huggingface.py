@@ -156,7 +156,7 @@ class HuggingFaceRecorder:
             if "autograd.Function" not in str(error):
                 raise
             raise ArgumentError(
-                f"apply: {type(self.module).__name__} holds an operation that torch.func cannot differentiate (an autograd.Function of "
+                f"apply: {type(self.module).__name__} holds an operation that has no forward-mode derivative (an autograd.Function of "
                 "the older kind), so Jacobian-vector products are not to be had; finite differences are."
             ) from error
         return self._output(packing, groups, outputs)
@@ -183,9 +183,10 @@ class HuggingFaceRecorder:
 
     def _check(self, layer: int, attention: Tensor, real: Tensor) -> None:
         tolerance = TOLERANCE[self.runner.dtype]
-        rows = attention.transpose(1, 2)[real]
-        miss = (rows.sum(-1) - 1).abs().max()
-        padding = (attention * ~real[:, None, None, :]).transpose(1, 2)[real].abs().max()
+        miss = (attention.sum(-1) - 1).abs().amax(1)[real].max()
+        padding = attention.new_zeros(())
+        if not bool(real.all()):
+            padding = (attention * ~real[:, None, None, :]).abs().amax((1, 3))[real].max()
         if not bool(miss <= tolerance) or not bool(padding <= tolerance):
             raise DataError(
                 f"record: in layer {layer} a row of attention sums to 1 only within {float(miss):.3g} and has weight {float(padding):.3g} on "
@@ -232,6 +233,8 @@ def load_huggingface(directory: str | Path, dtype: str = "float64") -> HuggingFa
 
 def _joined(packing: Packing, groups: Groups, parts: list[Tensor], pairs: bool = False) -> Tensor:
     """Results of the groups as one batch of the common length, zeros after each group's width."""
+    if len(groups) == 1:
+        return parts[0]
     padded = []
     for part, (_, width) in zip(parts, groups, strict=True):
         missing = packing.longest - width
