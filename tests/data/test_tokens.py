@@ -148,7 +148,9 @@ def test_sentencepiece_like_tokenizers_drop_the_blank_they_add(tmp_path):
     library = pytest.importorskip("tokenizers")
     words = ["<unk>", "<s>", *BYTES, "▁", "▁a", "a", "b", "▁ab"]
     merges = [("▁", "a"), ("▁a", "b")]
-    backend = library.Tokenizer(library.models.BPE({w: i for i, w in enumerate(words)}, merges, byte_fallback=True))
+    backend = library.Tokenizer(
+        library.models.BPE({w: i for i, w in enumerate(words)}, merges, byte_fallback=True, unk_token="<unk>")
+    )
     backend.add_special_tokens(["<s>"])
     n, d = library.normalizers, library.decoders
     backend.normalizer = n.Sequence([n.Prepend("▁"), n.Replace(" ", "▁")])
@@ -160,6 +162,26 @@ def test_sentencepiece_like_tokenizers_drop_the_blank_they_add(tmp_path):
     assert ends[-1] == len("ab aé".encode())
     assert as_tokens([[1, *ids]], tokenizer).n_bytes.tolist() == [6]
     assert as_tokens([ids], tokenizer).n_bytes.tolist() == [4]  # the first token is not predicted
+    assert tokenizer.labels([1, *ids]) == ["<s>", " ab", " a", "\\xc3", "\\xa9"]
+    assert tokenizer.pieces([1, 0]) is None  # nobody knows what an unknown piece stood for
+
+
+@pytest.mark.parametrize(("scheme", "first"), [("always", b"ab"), ("first", b"ab"), ("never", b" ab")])
+def test_marks_of_blanks_stand_for_bytes_unless_the_tokenizer_puts_them_there(tmp_path, scheme, first):
+    library = pytest.importorskip("tokenizers")
+    words = ["<unk>", "<s>", "▁", "a", "b", "▁a", "▁ab"]
+    backend = library.Tokenizer(
+        library.models.BPE({w: i for i, w in enumerate(words)}, [("▁", "a"), ("▁a", "b")], unk_token="<unk>")
+    )
+    backend.add_special_tokens(["<s>"])
+    backend.pre_tokenizer = library.pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    backend.decoder = library.decoders.Metaspace(prepend_scheme=scheme)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = read_tokenizer(tmp_path)
+    assert tokenizer.pieces([1, 6, 5]) == [b"", first, b" a"]
+    ids, ends = tokenizer.encode("ab ab" if scheme != "never" else " ab ab")
+    assert ids == [6, 6]
+    assert sum(map(len, tokenizer.pieces([1, *ids]))) == ends[-1]
 
 
 @pytest.mark.parametrize("window", [2, 3, 5, 64])

@@ -243,10 +243,9 @@ class HuggingFaceTokenizer:
         before, after = _around(backend)
         config = _json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").is_file() else {}
         before = _stated_beginning(backend, config, before)
-        decoders = _kinds(value.get("decoder") if isinstance(value, dict) else None)
-        scheme = "bytes" if "ByteLevel" in decoders else "pieces" if {"ByteFallback", "Metaspace"} & decoders else ""
+        parts = _parts(value.get("decoder") if isinstance(value, dict) else None)
         kind = type(backend.model).__name__
-        return cls(f"{kind} (tokenizer.json)", backend, before, after, special, scheme, scheme == "pieces")
+        return cls(f"{kind} (tokenizer.json)", backend, before, after, special, _scheme(parts), _strips(parts))
 
     @property
     def size(self) -> int:
@@ -281,8 +280,8 @@ class HuggingFaceTokenizer:
 
     def _bytes(self, token: int) -> bytes | None:
         text = self.backend.id_to_token(int(token))
-        if text is None:
-            return None
+        if text is None or (self.scheme == "pieces" and text == getattr(self.backend.model, "unk_token", None)):
+            return None  # what an unknown piece stood for is lost
         if token in self.special:
             return b""
         if token in self._added:
@@ -351,12 +350,33 @@ def _stated_beginning(backend: Any, config: Any, before: tuple[int, ...]) -> tup
     return (bos, *rest) if config["add_bos_token"] else rest
 
 
-def _kinds(decoder: Any) -> set[str]:
-    """Kinds of a decoder and of those it is a sequence of."""
+def _parts(decoder: Any) -> list[dict[str, Any]]:
+    """A decoder, or those that it is a sequence of."""
     if not isinstance(decoder, dict):
-        return set()
-    inner = decoder.get("decoders") or []
-    return {str(decoder.get("type"))}.union(*(_kinds(part) for part in inner))
+        return []
+    inner = decoder.get("decoders")
+    return [decoder] if not isinstance(inner, list) else [part for one in inner for part in _parts(one)]
+
+
+def _scheme(parts: list[dict[str, Any]]) -> str:
+    """How tokens are text, as their decoder has it."""
+    if any(part.get("type") == "ByteLevel" for part in parts):
+        return "bytes"
+    marks = [
+        p
+        for p in parts
+        if p.get("type") == "Replace" and p.get("pattern") == {"String": "▁"} and p.get("content") == " "
+    ]
+    return "pieces" if marks or any(part.get("type") == "Metaspace" for part in parts) else ""
+
+
+def _strips(parts: list[dict[str, Any]]) -> bool:
+    """Whether decoding takes away a blank in front, which encoding has put there."""
+    return any(
+        part.get("type") == "Strip"
+        or (part.get("type") == "Metaspace" and part.get("prepend_scheme", "always") != "never")
+        for part in parts
+    )
 
 
 def _json(path: Path) -> Any:
