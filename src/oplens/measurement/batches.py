@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from oplens.data import SequenceData, as_sequences
 from oplens.data.tokens import Tokens, as_tokens
 from oplens.errors import ArgumentError, DataError
-from oplens.models.recording import Recorder
+
+if TYPE_CHECKING:
+    import torch
+
+    from oplens.models.recording import Recorder
 
 
 @dataclass(frozen=True)
@@ -27,14 +30,16 @@ class Batch:
     labels : tuple of str or None
     """
 
-    x: torch.Tensor
+    x: "torch.Tensor"
     lengths: tuple[int, ...]
     n_bytes: Any = None
     labels: tuple[str, ...] | None = None
 
     @property
-    def mask(self) -> torch.Tensor:
+    def mask(self) -> "torch.Tensor":
         """True at real positions, (batch, length)."""
+        import torch
+
         return torch.arange(self.x.shape[1]) < torch.tensor(self.lengths)[:, None]
 
 
@@ -52,7 +57,7 @@ class Inputs:
     lengths: Any
 
     @classmethod
-    def of(cls, call: str, recorder: Recorder, inputs: Any) -> "Inputs":
+    def of(cls, call: str, recorder: "Recorder", inputs: Any) -> "Inputs":
         """Refuse inputs of the wrong kind, or that the model cannot take, before it runs."""
         if recorder.kind == "tokens":
             return cls._tokens(call, recorder, inputs)
@@ -70,9 +75,11 @@ class Inputs:
         return cls(data, data.lengths)
 
     @classmethod
-    def _tokens(cls, call: str, recorder: Recorder, inputs: Any) -> "Inputs":
+    def _tokens(cls, call: str, recorder: "Recorder", inputs: Any) -> "Inputs":
         if isinstance(inputs, SequenceData):
             raise ArgumentError(f"{call}({inputs.source}): real numbers, but {recorder.name} takes tokens.")
+        import torch
+
         if isinstance(inputs, torch.Tensor):
             inputs = inputs.detach().cpu().numpy()
         tokens = inputs if isinstance(inputs, Tokens) else as_tokens(inputs, max_length=recorder.max_length)
@@ -111,6 +118,8 @@ class Inputs:
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Batches of at most `size` cases, in order, each cut to its longest."""
+        import torch
+
         data = self.data
         if isinstance(data, Tokens):
             for batch in data.batches(size):
@@ -125,6 +134,8 @@ class Inputs:
 
     def beginning(self, case: int, longest: int) -> Batch:
         """The first positions of one case."""
+        import torch
+
         data, length = self.data, min(longest, int(self.lengths[case]))
         x = data.ids[case : case + 1] if isinstance(data, Tokens) else data.X[case : case + 1].transpose(0, 2, 1)
         return Batch(torch.from_numpy(np.ascontiguousarray(x[:, :length])), (length,))
@@ -136,7 +147,7 @@ class Inputs:
         return [str(step) for step in range(min(longest, int(self.lengths[case])))]
 
 
-def _short_enough(call: str, recorder: Recorder, lengths: Any) -> None:
+def _short_enough(call: str, recorder: "Recorder", lengths: Any) -> None:
     if recorder.max_length is not None and lengths.max() > recorder.max_length:
         raise DataError(
             f"{call}: case {int(lengths.argmax())} has {lengths.max()} positions, {recorder.name} takes at most {recorder.max_length}; cut "
