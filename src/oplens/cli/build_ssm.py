@@ -1,6 +1,5 @@
 """`oplens build ssm`: a filter, a template or a second-order kernel in, the weights of an S4D out."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,11 +7,16 @@ import typer
 
 from oplens.cli.interrupts import call
 from oplens.errors import ArgumentError
-from oplens.files import replacing
 
 NOTHING = "nothing was written"
 
-Out = Annotated[Path, typer.Option("--out", help="Folder for model, certificate.json and verification.json.")]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        help="Folder for the model, certificate.json, verification.json, results.nc and report.html; made if missing.",
+    ),
+]
 Butterworth = Annotated[int | None, typer.Option("--butterworth", help="Order of a Butterworth filter.")]
 Cutoff = Annotated[str | None, typer.Option("--cutoff", help="Hz: one frequency, or two for a band, such as 8:13.")]
 Band = Annotated[str, typer.Option("--band", help="low, high, bandpass or bandstop.")]
@@ -80,13 +84,15 @@ def _build(
     seed: int,
 ) -> None:
     """Read, build, run, and only then write."""
+    from oplens.cli.built_files import check_folder, conclude, staged, write_model, write_page
+    from oplens.cli.terminal import progress
     from oplens.construction.filter_files import read_matrix
     from oplens.construction.second_order_kernel import SecondOrderKernel
     from oplens.construction.ssm import build_ssm
+    from oplens.construction.ssm_drawing import draw_ssm
     from oplens.construction.ssm_verification import verify_ssm
 
-    if out.exists() and not out.is_dir():
-        raise ArgumentError(f"--out {out}: this is a file; give a folder.")
+    check_folder(out)
     path, rank, constant = second
     if rank is not None and path is None:
         raise ArgumentError(f"--rank {rank}: it is the rank of a second-order kernel; give that with --second-order.")
@@ -105,15 +111,42 @@ def _build(
     )
     dtypes = ["float64", "float32"] if dtype == "float64" else ["float32"]
     steps = min(length, 1024)
-    found = verify_ssm(model, kernel1, kernel2, constant, dtypes, input_bound=input_bound, length=steps, seed=seed)
+    with progress("signals run") as tick:
+        found = verify_ssm(
+            model,
+            kernel1,
+            kernel2,
+            constant,
+            dtypes,
+            input_bound=input_bound,
+            length=steps,
+            seed=seed,
+            progress=tick,
+        )
     typer.echo(f"{certificate}\n{found}")
     if not found.passed:
         raise ArgumentError("build ssm: an error found is above the certificate, so nothing was written.")
-    model.save_pretrained(out)
-    for name, content in (("certificate", certificate.to_dict()), ("verification", found.to_dict())):
-        with replacing(out / f"{name}.json") as temporary:
-            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    typer.echo(f"wrote {out}: model, certificate.json, verification.json", err=True)
+    tree = draw_ssm(model, kernel1, kernel2, constant, certificate, found, _name(first, path))
+    with staged(out) as stage:
+        write_model(stage, model, certificate, found.to_dict())
+        write_page(stage, tree)
+    conclude(out, tree)
+
+
+def _name(first: dict[str, Any], second: Path | None) -> str:
+    """What was built, in words."""
+    words = {
+        "--butterworth": "Butterworth filter of order {}",
+        "--sos": "filter of {}",
+        "--ba": "filter of {}",
+        "--template": "matched filter of {}",
+    }
+    given = [
+        words[name].format(value.name if isinstance(value, Path) else value)
+        for name, value in first.items()
+        if value is not None
+    ]
+    return " and ".join([*given, *([f"second-order kernel of {second.name}"] if second else [])])
 
 
 def _first(first: dict[str, Any], design: tuple[str | None, str, float | None], optional: bool) -> Any:

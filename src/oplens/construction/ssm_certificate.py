@@ -224,7 +224,7 @@ def _state(
     )
     statement = (
         f"{name} kernels, {_many(series.n_channels, 'channel')} to {_many(series.n_outputs, 'output')}; {whole}. The largest L1 error of a kernel is "
-        f"{max(item.error for item in errors):.4g}, in relation to its norm at most {worst.relative:.4g}."
+        f"{max(item.error for item in errors):.4g}, in relation to its norm at most {worst.relative:.4g}"
     )
     parameters = [parameter.detach() for parameter in model.parameters()]
     return Certificate(

@@ -164,11 +164,11 @@ def verify_ssm(
         converted = copy.deepcopy(model).to(TORCH[name]).eval().requires_grad_(False)
         exact = [False] * len(series.features)
         bound = ssm_certificate.certify(converted, series, exact, R, steps).error_bound
-        for signal, values in _signals(converted, series, R, steps, seed):
+        for signal, values in signals(converted, series, R, steps, seed):
             x = torch.from_numpy(values).to(TORCH[name])
             with torch.no_grad():
                 output = converted(x[None])[0].double().numpy()
-            expected = _expected(series, responses, x.double().numpy())
+            expected = kernel_outputs(series, responses, x.double().numpy())
             error = float(np.abs(output - expected).max())
             checks.append(SignalCheck(name, signal, steps, error, bound))
             if progress is not None:
@@ -189,7 +189,7 @@ def _dtypes(call: str, model: S4D, dtypes: Sequence[Any] | None) -> list[str]:
     return names
 
 
-def _signals(model: S4D, series: Volterra, R: float, steps: int, seed: int) -> list[tuple[str, NDArray[np.float64]]]:
+def signals(model: S4D, series: Volterra, R: float, steps: int, seed: int) -> list[tuple[str, NDArray[np.float64]]]:
     """Named inputs (steps, n_channels)."""
     size = (steps, series.n_channels)
     t = np.arange(steps)[:, None] + np.zeros(size)
@@ -214,7 +214,9 @@ def _signals(model: S4D, series: Volterra, R: float, steps: int, seed: int) -> l
     return found
 
 
-def _expected(series: Volterra, responses: list[NDArray[np.float64]], x: NDArray[np.float64]) -> NDArray[np.float64]:
+def kernel_outputs(
+    series: Volterra, responses: list[NDArray[np.float64]], x: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """The kernels applied to x (steps, n_channels) in extended precision: (steps, n_outputs)."""
     total: Extended = np.zeros((len(x), series.n_outputs), dtype=np.longdouble) + np.array(series.constants)
     for feature, response in zip(series.features, responses, strict=True):
