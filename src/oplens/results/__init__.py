@@ -2,14 +2,8 @@
 
 from oplens.results.files import read_results, write_results
 from oplens.results.provenance import provenance
-from oplens.results.schema import (
-    CLAIMS,
-    DIMENSIONS,
-    PART_DIMENSIONS,
-    part_dimensions,
-    recomputed_completeness,
-    validate,
-)
+from oplens.results.schema import part_dimensions, recomputed_completeness, validate
+from oplens.results.tables import CLAIMS, DIMENSIONS, PART_DIMENSIONS
 
 __all__ = [
     "CLAIMS",
