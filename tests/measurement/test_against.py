@@ -6,13 +6,19 @@ import itertools
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
+from oplens.construction.function import FunctionTable
+from oplens.construction.lookup import build_lookup
+from oplens.construction.verification import verify
 from oplens.data import as_sequences
 from oplens.data.tokens import as_tokens
 from oplens.errors import ArgumentError, DataError
 from oplens.measurement.against import errors_against
 from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
 from oplens.models.own_recorders import S4DRecorder, TransformerRecorder
+from oplens.report.scores import scores_section
+from oplens.results import read_results, write_results
 
 SIZES = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ffn": 8}
 
@@ -161,6 +167,36 @@ def test_every_sequence_once_is_exhaustive_in_any_order(batch_size):
     assert {ds[name].claim for name in ds} == {"exact"}
     assert set(ds) == {"eam", "largest", "n_cases", "target_size", "largest_case"}
     assert ds.attrs["scope"] == "all 27 sequences of 3 symbols out of 3"
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_built_lookup_against_its_function_is_what_verification_finds(broken):
+    table = FunctionTable.from_family("parity", vocabulary=2, length=6)
+    model = build_lookup(table)[0]
+    if broken:
+        with torch.no_grad():
+            model.readout.bias += 0.25
+            next(iter(model.layers[-1].parameters())).mul_(0.9)
+    inputs = as_tokens(list(itertools.product(range(2), repeat=6)))
+    ds = errors_against(TransformerRecorder.of(model), inputs, table.values)
+    check = verify(model, table, ["float64"], shuffles=0).checks[0]
+    assert ds.attrs["scope"] == "all 64 sequences of 6 symbols out of 2"
+    assert float(ds.largest) == pytest.approx(check.largest_error, abs=1e-12)
+    assert (float(ds.largest) > 0.2) == broken
+
+
+def test_the_group_is_written_read_and_told(tmp_path):
+    """What is measured fits the schema of results and the page's section."""
+    inputs = as_tokens(ragged(10))
+    ds = errors_against(TransformerRecorder.of(decoder()), inputs, TransformerRecorder.of(decoder(1), "teacher"))
+    tree = xr.DataTree.from_dict({"/": xr.Dataset(attrs={"title": "t"}), "/errors": ds})
+    back = read_results(write_results(tree, tmp_path / "r.nc"))
+    xr.testing.assert_equal(back["errors"].to_dataset(), ds)
+    assert (ds.attrs["dtype"], ds.attrs["source"]) == ("float64", "Transformer against teacher on array")
+    told = scores_section(back)[0].findings[-1]
+    assert "misses teacher by" in told
+    assert f"case {int(ds.largest_case)}" in told
+    assert "lower bound" in told
 
 
 def scope(rows, vocabulary=2, **options):

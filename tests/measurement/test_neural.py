@@ -6,16 +6,18 @@ import itertools
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 from oplens.data import as_sequences
 from oplens.data.responses import Responses
-from oplens.data.texts import ScoredPieces
 from oplens.data.tokens import as_tokens
 from oplens.errors import ArgumentError, DataError
 from oplens.measurement import neural_predictivity
 from oplens.measurement.neural import layer_features, measure_neural, stimulus_tokens
 from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
 from oplens.models.own_recorders import S4DRecorder, TransformerRecorder
+from oplens.report.neural import neural_section
+from oplens.results import read_results, write_results
 
 
 def recorder(n_layers=3, d_model=16):
@@ -180,6 +182,8 @@ def test_what_the_group_says_of_itself():
     assert ds.attrs["pool"] == "last over real positions"
     assert (ds.attrs["responses"], ds.attrs["response_units"]) == ("made up", "Hz")
     assert ds.attrs["notes"] == list(data.notes)
+    assert ds.attrs["source"] == "Transformer on made up"
+    assert (ds.attrs["dtype"], ds.attrs["seed"], ds.label.values.tolist()) == ("float64", 0, list("01234"))
     assert [line for line in lines if "layer" in line][-1] == "predicting neurons from layer 3 of 3"
     assert lines[0] == "recording inputs 0 to 15"
     no_repeats = dataclasses.replace(data, values=data.values[..., :1])
@@ -190,13 +194,20 @@ def test_what_the_group_says_of_itself():
         assert "layer" in variable.dims or name in ("noise_ceiling", "n_stimuli", "n_repeats")
 
 
-def pieces():
-    symbols = ("<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), " ", "a", "b")
-    return dataclasses.replace(ScoredPieces(symbols, (0.0,) * len(symbols)))
+class Letters:
+    """A tokenizer of three letters with a token before and after every text."""
+
+    name, size, before, after = "letters", 20, (1,), (2,)
+
+    def encode(self, text):
+        return [3 + " ab".index(letter) for letter in text], list(range(1, len(text) + 1))
+
+    def pieces(self, tokens):
+        return [b" ab"[t - 3 : t - 2] if t > 2 else b"" for t in tokens]
 
 
 def test_texts_of_a_recording_become_inputs_once_each():
-    tokenizer = pieces()
+    tokenizer = Letters()
     data = recording(np.zeros((4, 1)), text=("b a", "a", "b a", "ab"), case=np.array([9, 8, 7, 6]))
     tokens, data = stimulus_tokens(data, tokenizer, max_length=6)
     assert tokens.n_cases == 3
@@ -216,7 +227,41 @@ def test_texts_of_a_recording_become_inputs_once_each():
 )
 def test_texts_that_cannot_be_inputs(text, words):
     with pytest.raises(DataError, match=words):
-        stimulus_tokens(recording(np.zeros((2, 1)), text=text), pieces(), max_length=6)
+        stimulus_tokens(recording(np.zeros((2, 1)), text=text), Letters(), max_length=6)
+
+
+def test_texts_of_a_recording_are_held_to_the_inputs():
+    """With its own texts as inputs it runs; with other inputs beside it, it is refused before it does."""
+    model, rng = recorder(), np.random.default_rng(8)
+    texts = tuple("".join("ab "[k] for k in rng.integers(3, size=5)) + "a" for _ in range(12))
+    data = recording(rng.standard_normal((12, 2)), text=texts)
+    tokenizer = Letters()
+    tokens, placed = stimulus_tokens(data, tokenizer)
+    options = {"permutations": 1, "folds": 2, "alphas": (1.0,)}
+    assert measure_neural(model, tokens, placed, **options).sizes["neuron"] == 2
+    bare = as_tokens([tokenizer.encode(text)[0] for text in texts], tokenizer)
+    assert measure_neural(model, bare, data, **options).sizes["neuron"] == 2
+    rows = [tokenizer.encode(text)[0] for text in texts]
+    rows[7] = rows[7][:-1]
+    with pytest.raises(DataError, match="input 7 is not the text that made up holds for stimulus 7"):
+        measure_neural(Untouched(), as_tokens(rows, tokenizer), data, **options)
+    word = dataclasses.replace(data, position=np.ones(12, dtype=int))  # a text is then a part of its input
+    assert measure_neural(model, as_tokens(rows, tokenizer), word, **options).sizes["neuron"] == 2
+
+
+def test_the_group_is_written_read_and_told(tmp_path):
+    """What is measured fits the schema of results and the page's section."""
+    model, tokens, data = made_from(2, n=60)
+    data = dataclasses.replace(data, neurons=("a", "<b>", "c", "d", "é"), notes=("1 of 6 neurons were left out: x.",))
+    ds = measure_neural(model, tokens, data, permutations=19, alphas=(1.0, 10.0))
+    tree = xr.DataTree.from_dict({"/": xr.Dataset(attrs={"title": "t"}), "/neural": ds})
+    back = read_results(write_results(tree, tmp_path / "r.nc"))
+    xr.testing.assert_equal(back["neural"].to_dataset(), ds)
+    section = neural_section(back)[0]
+    best = int(ds.mean_predictivity.argmax("layer"))
+    assert f"Of 4 layers, layer {best} predicts the 5 neurons best" in section.findings[0]
+    assert "p = 0.05" in section.findings[1]
+    assert section.notes == ["1 of 6 neurons were left out: x."]
 
 
 class Untouched:
@@ -231,9 +276,14 @@ class Untouched:
 @pytest.mark.parametrize(
     ("change", "options", "error", "words"),
     [
-        ({"case": np.array([0, 1, 8])}, {}, DataError, "stimulus 2 of made up is input 8, but there are 8"),
         (
-            {"position": np.array([0, len(ragged(8)[1]), 0])},
+            {"case": np.array([0, 1, 8, 3, 4, 5, 6, 7])},
+            {},
+            DataError,
+            "stimulus 2 of made up is input 8, but there are 8",
+        ),
+        (
+            {"position": np.array([0, len(ragged(8)[1]), 0, 0, 0, 0, 0, 0])},
             {},
             DataError,
             "stimulus 1 .* stands at position . of input 1",
@@ -241,11 +291,18 @@ class Untouched:
         ({}, {"pool": "max"}, ArgumentError, "mean, last, first"),
         ({}, {"batch_size": 0}, ArgumentError, "batch_size"),
         ({}, {"permutations": 0}, ArgumentError, "permutations"),
+        ({}, {"folds": 4}, DataError, "Give fewer folds"),
+        ({}, {"folds": 9}, ArgumentError, "fewer folds"),
+        ({}, {"alphas": (0.0,)}, ArgumentError, "positive"),
+        ({}, {"seed": -1}, ArgumentError, "seed"),
+        ({"group": np.array([0, 0, 0, 0, 1, 1, 1, 2])}, {}, DataError, "one size"),
     ],
 )
 def test_refusals_before_the_model_runs(change, options, error, words):
     with pytest.raises(error, match=words):
-        measure_neural(Untouched(), as_tokens(ragged(8)), recording(np.zeros((3, 1)), **change), **options)
+        measure_neural(
+            Untouched(), as_tokens(ragged(8)), recording(np.zeros((8, 1)), **change), **{"folds": 2, **options}
+        )
 
 
 def test_memory_is_refused_after_the_first_batch():

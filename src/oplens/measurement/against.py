@@ -88,6 +88,8 @@ def errors_against(
     >>> ds.attrs["scope"], ds.largest.claim, bool(ds.largest > ds.eam)
     ('all 8 sequences of 3 symbols out of 2', 'exact', True)
     """
+    from oplens.results import provenance
+
     batch_size, level = whole(CALL, "batch_size", batch_size, 1), fraction(CALL, "level", level)
     if outputs not in OUTPUTS:
         raise ArgumentError(f"{CALL}(outputs={outputs!r}): give one of {', '.join(OUTPUTS)}.")
@@ -114,7 +116,9 @@ def errors_against(
     assert total is not None
     says = "a sample: the largest error is a lower bound" if scope is None else scope
     against = getattr(target, "name", "given values")
-    return total.dataset(level, scope).assign_attrs(scope=says, outputs=outputs, target=against)
+    dtype = str(recorder.facts.get("dtype", "float64"))
+    made = provenance(source=f"{recorder.name} against {against} on {data.data.source}", dtype=dtype)
+    return total.dataset(level, scope).assign_attrs(made, scope=says, outputs=outputs, target=against)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oplens.data.tokens import Tokens, as_tokens
 from oplens.errors import ArgumentError, DataError
 from oplens.measurement import predictivity as ridge
 from oplens.measurement.against import stream
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from oplens.data.responses import Responses
     from oplens.data.texts import Tokenizer
-    from oplens.data.tokens import Tokens
     from oplens.models.recording import Recorder
 
 CALL = "measure_neural"
@@ -64,7 +64,7 @@ def measure_neural(
     xarray.Dataset
         Over (layer, neuron), layer 0 the embedding: `predictivity`, `alpha`, with repeats `normalised_predictivity`; over layer:
         `mean_predictivity`, `median_normalised_predictivity`, `p_value`, `p_value_corrected`, `null_mean`; `noise_ceiling` (neuron);
-        `n_stimuli`, `n_repeats`.
+        `n_stimuli`, `n_repeats`. Coordinate `label` (neuron): their names.
 
     Raises
     ------
@@ -96,7 +96,14 @@ def measure_neural(
     >>> int(ds.mean_predictivity.argmax("layer")), float(ds.p_value_corrected[1])
     (1, 0.05)
     """
+    from oplens.results import provenance
+
     whole(CALL, "permutations", permutations, 1)
+    # What the recording cannot be divided into is refused before the model runs.
+    _, _, blocks, _ = ridge._checked(
+        CALL, np.zeros((responses.n_stimuli, 1)), responses.values, responses.group, alphas
+    )
+    ridge._folds(CALL, blocks, whole(CALL, "folds", folds, 2), np.random.SeedSequence(whole(CALL, "seed", seed, 0)))
     features = layer_features(
         recorder, inputs, responses, pool=pool, batch_size=batch_size, memory_limit=memory_limit, progress=progress
     )
@@ -110,10 +117,17 @@ def measure_neural(
     found["n_stimuli"] = variable((), responses.n_stimuli, "stimuli", claim="exact")
     found["n_repeats"] = variable((), responses.n_repeats, "presentations of each stimulus", claim="exact")
     placed = "position of the recording" if responses.position is not None else f"{pool} over real positions"
-    return found.assign_attrs(
-        {**found.attrs, "responses": responses.name, "response_units": responses.units, "pool": placed}
-        | ({"notes": list(responses.notes)} if responses.notes else {})
-    )
+    attributes = {
+        **provenance(
+            source=f"{recorder.name} on {responses.name}", dtype=str(recorder.facts.get("dtype", "float64")), seed=seed
+        ),
+        **found.attrs,
+        "responses": responses.name,
+        "response_units": responses.units,
+        "pool": placed,
+        **({"notes": list(responses.notes)} if responses.notes else {}),
+    }
+    return found.assign_coords(label=("neuron", list(responses.neurons))).assign_attrs(attributes)
 
 
 def stimulus_tokens(
@@ -135,8 +149,6 @@ def stimulus_tokens(
     DataError
         No texts, an empty text, or one that is too long.
     """
-    from oplens.data.tokens import as_tokens
-
     if responses.text is None:
         raise DataError(f"{responses.name}: holds no `text` over stimuli; give the model's inputs beside it.")
     texts, case = np.unique(np.array(responses.text, dtype=object), return_inverse=True)
@@ -221,6 +233,7 @@ def _check_places(data: Inputs, responses: "Responses") -> None:
             "from 0; give one input for each stimulus, or a coordinate `case` that says which is which."
         )
     if responses.position is None:
+        _check_texts(data, responses)
         return
     lengths = np.zeros(n_cases, dtype=np.int64)
     for cases, _, mask in stream(data, 1024):
@@ -232,6 +245,21 @@ def _check_places(data: Inputs, responses: "Responses") -> None:
             f"{CALL}: stimulus {far[0]} of {responses.name} stands at position {responses.position[far[0]]} of input {case}, which has "
             f"{lengths[case]}; positions are the model's tokens, counted from 0."
         )
+
+
+def _check_texts(data: Inputs, responses: "Responses") -> None:
+    """Refuse inputs whose tokens are not those of the texts that the file says were shown."""
+    if responses.text is None or not isinstance(data.data, Tokens) or data.data.tokenizer is None:
+        return
+    tokenizer, tokens = data.data.tokenizer, data.data
+    for stimulus, (case, text) in enumerate(zip(responses.case.tolist(), responses.text, strict=True)):
+        row = tokens.ids[case, : tokens.lengths[case]].tolist()
+        ids = tokenizer.encode(text)[0]
+        if row not in (ids, [*tokenizer.before, *ids, *tokenizer.after]):
+            raise DataError(
+                f"{CALL}: input {case} is not the text that {responses.name} holds for stimulus {stimulus}; leave the inputs out, the file's "
+                "own texts then are the inputs, or give a coordinate `case` that says which is which."
+            )
 
 
 def _layer(
