@@ -185,7 +185,7 @@ def test_what_the_group_says_of_itself():
     assert ds.attrs["source"] == "Transformer on made up"
     assert (ds.attrs["dtype"], ds.attrs["seed"], ds.label.values.tolist()) == ("float64", 0, list("01234"))
     assert [line for line in lines if "layer" in line][-1] == "predicting neurons from layer 3 of 3"
-    assert lines[0] == "recording inputs 0 to 15"
+    assert lines[:2] == ["recording states: 50 % of 30 stimuli", "recording states: 100 % of 30 stimuli"]
     no_repeats = dataclasses.replace(data, values=data.values[..., :1])
     single = measure_neural(model, tokens, no_repeats, permutations=2, folds=2, alphas=(1.0,))
     assert {"noise_ceiling", "normalised_predictivity"}.isdisjoint(single)

@@ -185,12 +185,15 @@ def layer_features(
     data = Inputs.of(CALL, recorder, inputs)
     _check_places(data, responses)
     kept: list[Floats] = []
+    done = 0
     for cases, x, mask in stream(data, batch_size):
         stimuli = np.flatnonzero(np.isin(responses.case, cases))
         if not len(stimuli):
             continue
-        if progress is not None:
-            progress(f"recording inputs {int(cases[0])} to {int(cases[-1])}")
+        tenth = 10 * (done + len(stimuli)) // responses.n_stimuli
+        if progress is not None and tenth > 10 * done // responses.n_stimuli:
+            progress(f"recording states: {tenth * 10} % of {responses.n_stimuli:,} stimuli")
+        done += len(stimuli)
         order = np.argsort(cases)
         rows = order[np.searchsorted(cases, responses.case[stimuli], sorter=order)]
         hidden = recorder.record(x, mask).hidden
