@@ -162,7 +162,7 @@ def measure(
         int | None, typer.Option("--length", help="Without data: all sequences of so many symbols.")
     ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float64, float32, float16 or bfloat16.")] = "float64",
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Cases in memory together; changes no number.")] = 8,
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Cases in memory together; changes no number.")] = 4,
     maps: Annotated[int, typer.Option("--maps", help="Heads whose attention is drawn.")] = 12,
     sample: Annotated[int, typer.Option("--sample", help="Points for dimensions from neighbours.")] = 2000,
     against: Annotated[
