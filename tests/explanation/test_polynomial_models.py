@@ -31,6 +31,8 @@ from oplens.explanation import (
     summarise,
     summarise_kernels,
 )
+from oplens.explanation.boxes import Box
+from oplens.explanation.certified_margins import Setting
 from oplens.explanation.remainders import Remainders
 from oplens.explanation.steps import readout_of
 from oplens.explanation.truncation import Truncation
@@ -338,23 +340,77 @@ def test_no_change_is_smaller_than_its_bound(degree):
         assert after[to] >= after[1 - to] - 1e-9
 
 
-def test_the_bound_on_changes_holds_along_gradients():
-    """Small changes along and against the gradient never raise a target by more than the bound says."""
+@pytest.mark.parametrize("towards", [0, 1])
+@pytest.mark.parametrize("rise", [0.05, 5.0])
+def test_the_bound_on_changes_holds_along_gradients(rise, towards):
+    """No change of that norm along or near the gradient raises a target by more than the bound says."""
     model = build(4, n_classes=2)
     op = expand(model, TRAIN, order=2)
     x = model.preprocess(torch.from_numpy(TEST[0].T.copy())[None], None)[0].transpose(1, 2)
-    direction, rise = torch.tensor([[-1.0, 1.0]]).double(), torch.tensor([0.05]).double()
+    direction = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double()[towards, None]
     at = x.clone().requires_grad_(True)
     bare = build(4, n_classes=2, preprocessing=None)
     start = (bare(at.transpose(1, 2)) * direction).sum()
     gradient = torch.autograd.grad(start, at)[0]
-    bound = Truncation(op, 2, x.shape[-1]).lower_bound(x, direction, gradient.norm()[None], rise)
-    assert 0 < float(bound) < float(rise / gradient.norm())
+    wanted = torch.tensor([rise]).double()
+    bound = Truncation(op, 2, x.shape[-1]).lower_bound(x, direction, gradient.norm()[None], wanted)
+    assert 0 < bound < wanted / gradient.norm()
+    risen = []
     for seed in range(20):
         noise = torch.from_numpy(np.random.default_rng(seed).normal(size=x.shape))
         step = gradient / gradient.norm() + 0.1 * seed * noise / noise.norm()
         moved = x + step / step.norm() * bound
-        assert ((bare(moved.transpose(1, 2)) * direction).sum() - start).item() <= rise.item()
+        risen.append(((bare(moved.transpose(1, 2)) * direction).sum() - start).item())
+    assert max(risen) <= rise
+    if rise < 0.1:  # hardly bent: nearly attained
+        assert max(risen) > 0.9 * rise
+
+
+def test_the_bound_on_changes_knows_how_far_features_bend():
+    """One step, one channel, all of the readout in its fourth power: the bound is the true smallest change but for sampling."""
+    model = S4D(S4DConfig(1, 2, d_model=1, d_state=2, readout="polynomial", degree=4)).double().requires_grad_(False)
+    model.encoder.weight.fill_(1.0)
+    model.encoder.bias.zero_()
+    model.polynomial.copy_(torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]]))
+    model.decoder.weight.copy_(torch.tensor([[0.0], [1.0]]))
+    gain = abs(preactivation(model, np.ones((1, 1)))[0, 0])
+    op = expand(model, np.ones((2, 1, 3)))
+    zero, direction = torch.zeros(1, 1, 1).double(), torch.tensor([[-1.0, 1.0]]).double()
+    found = Truncation(op, 2, 1).lower_bound(zero, direction, torch.zeros(1).double(), torch.ones(1).double())
+    # z^4 <= 12 z^2 z^2 / 2 = 6 z^4: the bound on g'' takes its largest value for all of the way
+    assert found.item() == pytest.approx(6**-0.25 / gain, rel=0.05)
+    assert found.item() < 1 / gain
+
+
+def test_curvature_is_bounded_closely_where_it_is_bounded():
+    model = build(5)
+    setting = Setting.of(expand(model, TRAIN), Box.of(model.config, None))
+    low, high = (end.numpy() for end in setting.domain)
+    z = np.concatenate([preactivation(model, x) for x in TRAIN], 1)
+    room = 0.5 * np.ptp(z, axis=1)
+    assert np.abs(low - (z.min(1) - room)).max() < 1e-4
+    assert np.abs(high - (z.max(1) + room)).max() < 1e-4
+    convex, concave = (value.numpy() for value in setting.curvature)
+    for h, a in enumerate(model.polynomial.numpy()):
+        second = Polynomial(a).deriv(2)(np.linspace(low[h], high[h], 20001))
+        slack = 0.03 * np.ptp(second)
+        assert second.max() <= convex[h] <= second.max() + slack
+        assert -second.min() <= concave[h] <= -second.min() + slack
+
+
+def test_a_certified_margin_is_attained():
+    """One channel, one step and a concave readout: the worst corner of the box is where the bound says."""
+    model = S4D(S4DConfig(1, 2, d_model=1, d_state=2, readout="polynomial", degree=2)).double().requires_grad_(False)
+    model.encoder.weight.fill_(1.0)
+    model.polynomial.copy_(torch.tensor([[2.0, 0.7, -0.9]]))
+    model.decoder.weight.copy_(torch.tensor([[0.0], [1.0]]))
+    model.decoder.bias.copy_(torch.tensor([-1.0, 0.0]))
+    op = expand(model, np.array([[[-1.0, 0.5, 1.0]]]))
+    x, radius = np.array([[[0.2]]]), 0.3
+    ds = op.certify(x, radius=radius)
+    corners = [run(model, x[0] + side * radius) for side in (-1, 1)]
+    assert ds.margin_lower_bound.item() == pytest.approx(min(y[1] - y[0] for y in corners), rel=1e-6)
+    assert ds.robust_radius.item() > 0
 
 
 def test_a_power_series_ends_at_the_degree():
