@@ -190,12 +190,7 @@ def layer_features(
         stimuli = np.flatnonzero(np.isin(responses.case, cases))
         if not len(stimuli):
             continue
-        tenth = 10 * (done + len(stimuli)) // responses.n_stimuli
-        if progress is not None and tenth > 10 * done // responses.n_stimuli:
-            progress(f"recording states: {tenth * 10} % of {responses.n_stimuli:,} stimuli")
-        done += len(stimuli)
-        order = np.argsort(cases)
-        rows = order[np.searchsorted(cases, responses.case[stimuli], sorter=order)]
+        rows = responses.case[stimuli] - cases[0]
         hidden = recorder.record(x, mask).hidden
         if not kept:
             kept = _room([responses.n_stimuli * h.shape[-1] for h in hidden], responses.n_stimuli, memory_limit)
@@ -203,6 +198,10 @@ def layer_features(
         places = None if responses.position is None else responses.position[stimuli]
         for store, states in zip(kept, hidden, strict=True):
             store[stimuli] = _pooled(plain(CALL, "hidden", states)[rows].astype(np.float64), real[rows], places, pool)
+        tenth = 10 * (done + len(stimuli)) // responses.n_stimuli
+        if progress is not None and tenth > 10 * done // responses.n_stimuli:
+            progress(f"recording states: {tenth * 10} % of {responses.n_stimuli:,} stimuli")
+        done += len(stimuli)
     return tuple(kept)
 
 
