@@ -2,14 +2,20 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 import xarray as xr
 
 from oplens.construction import FunctionTable, build_bits, build_depth2, build_fourier, build_lookup, verify
 from oplens.construction.drawing import draw_real, draw_table
+from oplens.construction.filters import ExponentialSum, FiniteKernel
 from oplens.construction.formulas import formula
 from oplens.construction.real_functions import MeasuredError, sup_error
+from oplens.construction.ssm import build_ssm
+from oplens.construction.ssm_drawing import draw_ssm
+from oplens.construction.ssm_verification import verify_ssm
+from oplens.figures.style import significant
 from oplens.report import render
 from oplens.report.blocks import Limits
 from oplens.report.construction import construction_section
@@ -159,3 +165,34 @@ def test_the_page_holds_both_sections(lookup, tmp_path):
     page = render(lookup, tmp_path / "page.html").read_text(encoding="utf-8")
     assert 'id="construction"' in page
     assert 'id="construction-proof"' in page
+
+
+def test_a_filter_is_told_by_its_kernels_and_signals():
+    """Weights in float32 have a larger bound of their own, so their errors are not held against that of float64."""
+    kernel = ExponentialSum.butterworth(4, 0.2)
+    model, certificate = build_ssm(kernel)
+    found = verify_ssm(model, kernel, dtypes=["float64", "float32"], length=64)
+    results = draw_ssm(model, kernel, None, 0.0, certificate, found, "low-pass")
+    working, proof = construction_section(results, Limits())
+    assert [picture.id for picture in working.pictures] == [
+        "construction-kernel",
+        "construction-gain",
+        "construction-waves",
+    ]
+    assert working.findings[0] == "One filter of 2 decaying waves."
+    assert [picture.id for picture in proof.pictures] == ["construction-errors", "construction-section"]
+    assert [len(table.rows) for table in proof.tables] == [12]
+    largest = max(check.largest_error for check in found.checks if check.dtype == "float64")
+    assert largest < certificate.error_bound < max(check.largest_error for check in found.checks)
+    assert f"The largest error found on 6 signals is {significant(largest)}, " in proof.findings[1]
+    assert "ABOVE" not in " ".join(proof.findings)
+    assert proof.findings[-1].endswith("of the dense model; it has 1 feature.")
+    assert ".." not in proof.findings[0]
+
+
+def test_an_error_that_attains_its_bound_is_no_number_of_times_below():
+    kernel = FiniteKernel.matched(np.sin(np.arange(20.0)))
+    model, certificate = build_ssm(kernel, n_modes=3)
+    results = draw_ssm(model, kernel, None, 0.0, certificate, verify_ssm(model, kernel, length=64), "matched")
+    _, proof = construction_section(results, Limits())
+    assert "which all but attains the bound of" in proof.findings[1]

@@ -11,6 +11,7 @@ from oplens.construction import ssm_certificate
 from oplens.construction.cases import VALUE, variable
 from oplens.construction.certificate import Certificate
 from oplens.construction.drawing import root_tree
+from oplens.construction.kernel_drawing import kernel_groups
 from oplens.construction.ssm_verification import SignalVerification, kernel_outputs, signals
 from oplens.construction.volterra import volterra
 from oplens.models.s4d import S4D
@@ -40,7 +41,8 @@ def draw_ssm(
     Returns
     -------
     xr.DataTree
-        Groups `construction`, `construction_checks` (one per signal and dtype) and `construction_slices` (first output over time).
+        Groups `construction`, `construction_checks` (one per signal and dtype), `construction_slices` (first output over time),
+        `construction_kernels` and `construction_waves` (asked for, and held by the weights).
 
     Examples
     --------
@@ -77,6 +79,8 @@ def draw_ssm(
     attributes = provenance(source=f"build ssm: {name}", dtype=certificate.dtype, seed=found.seed)
     tree["/construction_checks"] = xr.DataTree(_checks(found).assign_attrs(attributes))
     tree["/construction_slices"] = xr.DataTree(_slices(model, series, found).assign_attrs(attributes))
+    for group, dataset in kernel_groups(model, series, errors).items():
+        tree[f"/{group}"] = xr.DataTree(dataset.assign_attrs(attributes))
     return tree
 
 

@@ -1,5 +1,6 @@
 """What is certified of a built model, and what was found: margins, sizes, parts of the error bound, the error itself."""
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,7 +134,9 @@ def error_parts(construction: xr.Dataset, checks: xr.Dataset) -> "go.Figure":
         (str(n), float(v))
         for n, v in zip(construction["quantity"].values, construction["error_part"].values, strict=True)
     ]
-    largest = float(np.nanmax(checks["largest_error"].values, initial=0.0))
+    # Weights converted to another dtype have a bound of their own.
+    dtype = json.loads(construction.attrs["certificate"])["dtype"]
+    largest = float(np.nanmax(checks["largest_error"].values[checks["dtype_of"].values == dtype], initial=0.0))
     rows = [*parts, ("certified bound", float(construction["error_bound"])), ("largest error found", largest)]
     values = np.array([value for _, value in rows])
     trace = {
@@ -152,6 +155,7 @@ def error_parts(construction: xr.Dataset, checks: xr.Dataset) -> "go.Figure":
         height=90 + 28 * len(rows),
         bargap=0.35,
         xaxis={
+            "exponentformat": "power",
             "title": {"text": "error of the function's value"},
             "range": [0, 1.35 * (float(values.max()) or 1.0)],
             "nticks": 5,
@@ -205,7 +209,7 @@ def function_section(slices: xr.Dataset, bound: float, axis: int = 0) -> "go.Fig
         shapes=[{**line, "line": {"color": AWAY, "width": 1.5, "dash": "dash"}}],
         annotations=[_bound_label(bound)],
         xaxis={"title": {"text": text(str(one["along"].values), 60)}, "anchor": "y2", "nticks": 6, "zeroline": False},
-        yaxis={"domain": [0.45, 1], "nticks": 5, "title": {"text": "value"}},
+        yaxis={"domain": [0.45, 1], "nticks": 5, "exponentformat": "power", "title": {"text": "value"}},
     )
     lower = {**fig.layout.yaxis.to_plotly_json(), "domain": [0, 0.36], "range": [0, 1.25 * bound or 1.0], "nticks": 4}
     fig.update_layout(yaxis2={**lower, "title": {"text": "error", "font": {"size": 12, "color": MUTED}, "standoff": 8}})

@@ -5,6 +5,7 @@ import xarray as xr
 
 from oplens.figures.construction import answer_terms, attention_by_layer, construction_flow
 from oplens.report.blocks import Limits, Picture, Section, group, switched
+from oplens.report.construction_filters import filter_section
 from oplens.report.construction_proof import proof_section
 
 WORDS = {
@@ -32,14 +33,16 @@ def construction_section(results: xr.DataTree, limits: Limits) -> list[Section]:
     Parameters
     ----------
     results
-        What :func:`oplens.construction.drawing.draw_table` or `draw_real` returns.
+        What :func:`oplens.construction.drawing.draw_table`, `draw_real` or `draw_ssm` returns.
     limits
         Smaller pages draw fewer inputs.
     """
     ds = group(results, "construction")
     if ds is None or isinstance(results, xr.Dataset):
         return []
+    kernels, waves = group(results, "construction_kernels"), group(results, "construction_waves")
     found = [_working(results, limits)] if "construction_states" in results.children else []
+    found += [filter_section(kernels, waves, limits)] if kernels is not None and waves is not None else []
     return [*found, proof_section(results, ds)]
 
 
