@@ -124,6 +124,17 @@ def test_a_construction_is_run_on_every_input_and_its_uniform_attention_has_rank
     assert float(tree["errors/largest"]) == 0
     assert tree["errors/largest"].attrs["claim"] == "exact"
     np.testing.assert_allclose(tree["attention/effective_rank"], 1, atol=1e-9)
+    rows = [
+        f"{k >> 4 & 1},{k >> 3 & 1},{k >> 2 & 1},{k >> 1 & 1},{k & 1},{bin(k).count('1') % 2 + 0.5 * (k == 9)}"
+        for k in range(32)
+    ]
+    (tmp_path / "parity.csv").write_text("\n".join(["a,b,c,d,e,f", *rows]) + "\n")
+    code, err = run(
+        monkeypatch, capsys, tmp_path / "parity", "--against", tmp_path / "parity.csv", "--out", tmp_path / "out2"
+    )
+    assert code == 0, err
+    errors = read_results(tmp_path / "out2" / "results.nc")["errors"]
+    assert (float(errors["largest"]), int(errors["largest_case"])) == (0.5, 9)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +146,7 @@ def test_a_construction_is_run_on_every_input_and_its_uniform_attention_has_rank
         (("decoder", "--length", 99), "sequences or more"),
         (("decoder", "none.npy"), "no such file"),
         (("decoder", "tokens.npy", "--cases", 0), "at least 1"),
-        (("decoder", "tokens.npy", "--against", "tokens.csv"), "directory of a second model"),
+        (("decoder", "tokens.npy", "--against", "tokens.bin"), "directory of a second model"),
         (("decoder", "tokens.npy", "--against", "text.npy"), "not an array of numbers"),
         (("decoder", "tokens.npy", "--neural", "none.nc"), "none.nc"),
         (("decoder", "tokens.npy", "--compare", "loss", "--against", "other"), "probabilities"),

@@ -166,7 +166,11 @@ def measure(
     maps: Annotated[int, typer.Option("--maps", help="Heads whose attention is drawn.")] = 12,
     sample: Annotated[int, typer.Option("--sample", help="Points for dimensions from neighbours.")] = 2000,
     against: Annotated[
-        Path | None, typer.Option("--against", help="A second model's directory, or a .npy of values: errors from it.")
+        Path | None,
+        typer.Option(
+            "--against",
+            help="Errors from a second model's directory, a .npy of values, or a function's table (.csv, .parquet).",
+        ),
     ] = None,
     compare: Annotated[
         str, typer.Option("--compare", help="What --against compares: output or probabilities.")

@@ -11,6 +11,7 @@ import xarray as xr
 
 from oplens.cli.stages import Stages, digest
 from oplens.cli.terminal import new_folder, progress, read_series, say, tell
+from oplens.construction import FunctionTable
 from oplens.data import SequenceData
 from oplens.data.responses import Responses, read_responses
 from oplens.data.texts import read_tokenizer
@@ -100,8 +101,10 @@ def run_measure(asked: Asked, out: Path) -> None:
     survey = asked.survey
     recorder = load_recorder(asked.model, survey.dtype)
     responses = None if asked.neural is None else read_responses(asked.neural.file, variable=asked.neural.variable)
-    inputs, responses = _inputs(asked, recorder, responses)
-    target = None if asked.against is None else _target(asked.against, survey)
+    table = _table(asked)
+    heard, responses = _stimuli(asked, recorder, responses)
+    inputs = _inputs(asked, recorder, heard, table)
+    target = None if asked.against is None else _target(asked.against, survey, table)
     if asked.noise is not None and survey.dtype != "float64":
         raise ArgumentError("--robustness: derivatives are taken in float64; leave --dtype out.")
     folder = new_folder(out)
@@ -114,7 +117,7 @@ def run_measure(asked: Asked, out: Path) -> None:
         found = stages.groups("errors", depends, lambda: _errors(recorder, inputs, target, asked)) | found
     if asked.neural is not None and responses is not None:
         depends = (digest(asked.neural.file), repr(asked.neural))
-        found = stages.groups("neural", depends, lambda: _neural(recorder, inputs, responses, asked)) | found
+        found = stages.groups("neural", depends, lambda: _neural(recorder, heard or inputs, responses, asked)) | found
     if asked.noise is not None:
         found = stages.groups("robustness", (repr(asked.noise),), lambda: _noise(recorder, inputs, asked)) | found
     tree = xr.DataTree.from_dict(found)
@@ -127,31 +130,55 @@ def run_measure(asked: Asked, out: Path) -> None:
     tell(f"wrote {results} and {page}")
 
 
+def _stimuli(asked: Asked, recorder: Recorder, responses: Responses | None) -> tuple[Tokens | None, Responses | None]:
+    """The texts of a recording as inputs, where it holds texts, and the recording with the numbers of those cases."""
+    if responses is None or responses.text is None or recorder.kind == "series":
+        return None, responses
+    tokenizer = read_tokenizer(asked.model)
+    if tokenizer is None:
+        raise DataError(
+            f"{responses.name}: holds texts, but {asked.model} has no tokenizer; leave `text` out and give token ids as DATA."
+        )
+    return stimulus_tokens(responses, tokenizer, max_length=recorder.max_length)
+
+
 def _inputs(
-    asked: Asked, recorder: Recorder, responses: Responses | None
-) -> tuple[Tokens | SequenceData, Responses | None]:
-    """What the model is run on, and the responses with the numbers of its cases."""
+    asked: Asked, recorder: Recorder, heard: Tokens | None, table: FunctionTable | None
+) -> Tokens | SequenceData:
+    """What the model is run on."""
     data, reading, model = asked.data, asked.reading, asked.model
     if reading.cases is not None and reading.cases < 1:
         raise ArgumentError(f"--cases {reading.cases}: give at least 1.")
     if recorder.kind == "series":
         if data is None:
             raise ArgumentError(f"measure: {model} takes sequences of real numbers; give a .ts file of them.")
-        series = read_series(data, reading.sampling_rate, reading.impute)
-        return _first_cases(series, reading.cases), responses
-    limits: dict[str, Any] = {"max_length": recorder.max_length, "vocabulary": recorder.vocabulary}
-    tokenizer = read_tokenizer(model)
-    if data is None and responses is not None and responses.text is not None:
-        if tokenizer is None:
-            raise DataError(f"{responses.name}: holds texts, but {model} has no tokenizer; give token ids as DATA.")
-        return stimulus_tokens(responses, tokenizer, max_length=recorder.max_length)
+        return _first_cases(read_series(data, reading.sampling_rate, reading.impute), reading.cases)
+    if table is not None:
+        return _every_sequence(recorder, model, table.length)
+    if data is None and heard is not None:
+        return heard
     if data is None:
         data = next((model / name for name in OWN_TOKENS if (model / name).is_file()), None)
         if data is None:
-            return _every_sequence(recorder, model, reading.length), responses
+            return _every_sequence(recorder, model, reading.length)
         say(f"reading {data}, since no data were given")
-    tokens = read_tokens(data, tokenizer, window=reading.window, pad=reading.pad, **limits)
-    return tokens if reading.cases is None else tokens.first(reading.cases), responses
+    limits: dict[str, Any] = {"max_length": recorder.max_length, "vocabulary": recorder.vocabulary}
+    tokens = read_tokens(data, read_tokenizer(model), window=reading.window, pad=reading.pad, **limits)
+    return tokens if reading.cases is None else tokens.first(reading.cases)
+
+
+def _table(asked: Asked) -> FunctionTable | None:
+    """A function's table to compare with; its inputs are all there are, so they are not given."""
+    path = None if asked.against is None else asked.against.target
+    if path is None or path.suffix.lower() not in (".csv", ".parquet"):
+        return None
+    table = FunctionTable.from_file(path)
+    if asked.data is not None or asked.reading.cases is not None or asked.reading.length not in (None, table.length):
+        raise ArgumentError(
+            f"--against {path}: a function's table is compared on all its sequences of {table.length} symbols; leave out data, --cases and "
+            "--length."
+        )
+    return table
 
 
 def _every_sequence(recorder: Recorder, model: Path, length: int | None) -> Tokens:
@@ -177,14 +204,17 @@ def _first_cases(series: SequenceData, count: int | None) -> SequenceData:
     return series if count is None or count >= series.n_cases else series.select(range(count))
 
 
-def _target(against: Against, survey: Survey) -> Any:
+def _target(against: Against, survey: Survey, table: FunctionTable | None) -> Any:
     """A second model, or values per case."""
     path = against.target
+    if table is not None:
+        return table.values
     if path.is_dir():
         return load_recorder(path, survey.dtype)
     if path.suffix != ".npy" or not path.is_file():
         raise ArgumentError(
-            f"--against {path}: give the directory of a second model, or a .npy file of values, one row per case."
+            f"--against {path}: give the directory of a second model, a .npy file of values, one row per case, or the table of a function "
+            "(.csv, .parquet)."
         )
     try:
         return np.load(path, allow_pickle=False)
