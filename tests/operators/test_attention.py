@@ -196,6 +196,49 @@ def test_a_seed_decides_and_the_global_generator_is_left_alone(name):
     assert torch.equal(other, first) == forced or (forced and torch.allclose(other, first, atol=1e-14))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", KINDS)
+def test_zero_vectors_and_padding_keep_outputs_and_gradients_finite_in_wide_heads(name, dtype):
+    """sqrt(d_head) over the least float32 is infinite from d_head 16 on, and hidden keys are zero vectors."""
+    family = KINDS[name]
+    q, k, v = (x.to(dtype) for x in draw(family, length=9, d_head=64))
+    for x in {q, k}:
+        x[:, :, 2] = 0
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    k = q if family.shares_queries else k
+    for causal in (False, True)[: 1 if family.refuses_causal else 2]:
+        found = attend(q, k, v, family, lengths=torch.tensor([6, 9]), causal=causal, weights=True)
+        exact = expected(
+            family,
+            *(blanked(x.detach().double(), torch.arange(9) < torch.tensor([[6], [9]])) for x in (q, k)),
+            0.125,
+            causal,
+            torch.arange(9) < torch.tensor([[6], [9]]),
+        )
+        rows = np.arange(9) < np.array([[6], [9]])
+        got = found.weights.detach().numpy().transpose(0, 2, 1, 3)[rows]
+        np.testing.assert_allclose(
+            got, exact.transpose(0, 2, 1, 3)[rows], atol=1e-5 if dtype == torch.float32 else 1e-12
+        )
+        found.output.square().sum().backward()
+        assert all(torch.isfinite(x.grad).all() for x in (q, k, v))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("name", KINDS)
+def test_every_family_takes_tensors_without_values(name, device):
+    """Nothing is made on another device than the inputs', and lengths may stand on any."""
+    family = KINDS[name]
+    q, k, v = (torch.randn(2, 3, 17, d, device="meta") for d in (4, 4, 5))
+    k = q if family.shares_queries else k
+    for causal in (False, True)[: 1 if family.refuses_causal else 2]:
+        for lengths in (None, torch.tensor([3, 17], device=device)):
+            found = attend(q, k, v, family, lengths=lengths, causal=causal, weights=True)
+            assert found.output.device.type == found.weights.device.type == "meta"
+            assert found.output.shape == (2, 3, 17, 5)
+            assert found.weights.shape == (2, 3, 17, 17)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", KINDS)
 def test_lower_precision_is_near_and_keeps_its_dtype(name, dtype):

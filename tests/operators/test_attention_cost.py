@@ -196,6 +196,10 @@ def test_random_heads_have_the_norm_and_no_direction():
             lambda: attention_error(Softmax(), *random_heads(3, 4, 1.0), lengths=torch.tensor([0])),
             "no query sees a key",
         ),
+        (
+            lambda: attention_error(Performer(4), *random_heads(3, 4, 1.0)[:2], torch.zeros(1, 1, 3, 2)),
+            "returns zeros only",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(call, words):

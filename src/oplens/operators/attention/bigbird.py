@@ -9,7 +9,7 @@ Positions stand in blocks of `block_size`, the last one as short as it comes. A 
 and weights are a softmax over what is seen: no key counts twice, rows sum to 1. Random blocks are drawn from the blocks that a case
 itself has, so padding changes nothing; in a causal layer block i's draw depends on i alone, so a longer sequence continues a shorter one.
 All heads of a layer share the draw. Keys are gathered, (length, visible blocks, d_head) numbers; no length x length tensor is formed.
-Source: Zaheer et al. 2020 (arXiv 2007.14062), section 2 and appendix D (internal transformer construction: global tokens are the first).
+Source: Zaheer et al. 2020 (arXiv 2007.14062), blocks, and the internal transformer construction: global tokens are the first.
 """
 
 import torch

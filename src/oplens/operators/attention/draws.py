@@ -30,7 +30,7 @@ def directions(seed: int, n_features: int, d_head: int, orthogonal: bool) -> Ten
 
     Notes
     -----
-    Accuracy: *exact* in distribution (Haar rotations times independent chi lengths; Choromanski et al. 2021, section 3).
+    Accuracy: *exact* in distribution (Haar rotations times independent chi lengths; Choromanski et al. 2021, arXiv 2009.14794).
     """
     if not orthogonal:
         return normals(seed, n_features, d_head)

@@ -86,15 +86,19 @@ def attention_error(
     kept = exact.weights.sum(-1) > 0
     if q.shape[2] == k.shape[2]:
         if lengths is not None:
-            kept = kept & (torch.arange(q.shape[2]) < lengths[:, None])[:, None]
+            kept = kept & (torch.arange(q.shape[2], device=q.device) < lengths.to(q.device)[:, None])[:, None]
         if mask is not None and mask.ndim == 2:
             kept = kept & mask[:, None]
     if not bool(kept.any()):
         raise ArgumentError(
             "attention_error: no query sees a key, so there is nothing to compare; check lengths and mask."
         )
-    apart = (found.weights - exact.weights)[kept].abs()
     difference, size = (found.output - exact.output)[kept].norm(), exact.output[kept].norm()
+    if not float(size):
+        raise ArgumentError(
+            "attention_error: exact attention returns zeros only, to which no error is relative; give other values v."
+        )
+    apart = (found.weights - exact.weights)[kept].abs()
     return AttentionError(float(difference / size), float(apart.sum(-1).mean() / 2), float(apart.max()))
 
 

@@ -4,7 +4,7 @@ The paper learns E; here it is fixed: row g averages the n_g positions of group 
 weights a distribution over positions. The term log n_g gives a group the weight of its members, so that equal keys are attended to
 equally whatever the rank. Position p belongs to a group that its number and the seed decide, `rank` neighbours to different ones:
 padding moves nobody. Not causal: an average holds later positions too.
-Source: Wang et al. 2020 (arXiv 2006.04768), eq. 7, with the pooling of section 4. A dense reference: it forms E.
+Source: Wang et al. 2020 (arXiv 2006.04768), with mean pooling for the projection. A dense reference: it forms E.
 """
 
 import torch

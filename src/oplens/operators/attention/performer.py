@@ -10,7 +10,7 @@ directions the relative variance of phi(q) phi(k) is (exp(norm(q + k)^2) - 1)/m:
 
 Features are kept as logarithms, and each query's sum is scaled by its own largest term: norms that make every phi(k) underflow give
 right weights still. The causal sum carries phi(K)^T V from chunk to chunk and scales by the past alone, so a later token changes
-nothing, to the last bit. Source: Choromanski et al. 2021 (arXiv 2009.14794), eq. 5 to 7 and appendix B.
+nothing, to the last bit. Source: Choromanski et al. 2021 (arXiv 2009.14794), FAVOR+.
 """
 
 import math

@@ -2,12 +2,12 @@ r"""Attention within buckets of a locality-sensitive hash (Reformer), with queri
 
 Keys are the queries at length sqrt(d_head). Round r hashes x to argmax over the entries of (R_r x, -R_r x), R_r Gaussian; i sees j when
 any round puts both into one bucket. A position sees itself only when it sees nothing else. Over the pairs seen, weights are a softmax:
-the paper's sum over rounds, corrected for pairs that meet more than once, is the same number (its eq. 4 to 6).
+the paper's sum over rounds, corrected for pairs that meet more than once, is the same number.
 
 Left out is what makes the paper's version fast and approximate a second time: buckets cut into chunks of a sorted sequence, where
 members of a full bucket may miss each other. A dense masked reference, quadratic in length.
 The number of buckets follows from a case's own length, so padding changes nothing, but one more token may change all buckets.
-Source: Kitaev, Kaiser & Levskaya 2020 (arXiv 2001.04451), sections 2 and 3.
+Source: Kitaev, Kaiser & Levskaya 2020 (arXiv 2001.04451).
 """
 
 import math
@@ -36,7 +36,8 @@ def n_buckets(family: Reformer, lengths: Tensor) -> Tensor:
 def buckets(family: Reformer, x: Tensor, lengths: Tensor) -> Tensor:
     """Bucket of every position in every round: x (batch, n_heads, length, d_head) to (batch, n_heads, n_hashes, length) int64."""
     half = n_buckets(family, lengths) // 2
-    most = max(1, int(half.max()))
+    # Without values (meta tensors), the most that this length can need.
+    most = max(1, int((n_buckets(family, torch.tensor(x.shape[2])) // 2 if half.is_meta else half).max()))
     rotations = normals(family.seed, most, family.n_hashes, x.shape[-1]).to(x)
     turned = torch.einsum("bhnd,crd->bhrnc", x, rotations)
     # A short case uses the first of the rotations that a long one uses; none of them is one bucket for all.
@@ -58,7 +59,8 @@ def reformer_weights(family: Reformer, q: Tensor, scale: float, seen: Visibility
     """Weights (batch, n_heads, length, length); rows sum to 1, or are 0 where nothing is visible."""
     batch, _, length, d_head = q.shape
     norms = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
-    keys = q * (math.sqrt(d_head) / norms.clamp(min=torch.finfo(q.dtype).tiny))
+    # A zero vector, as hidden keys are, stays zero: over the least float, sqrt(d_head) is infinite and 0 times it NaN, in gradients too.
+    keys = math.sqrt(d_head) * (q / norms.masked_fill(norms == 0, 1.0))
     met = torch.zeros(*q.shape[:2], length, length, dtype=torch.bool, device=q.device)
     with torch.no_grad():
         for bucket in buckets(family, q, seen.ends(batch, length, q.device)).unbind(2):
