@@ -315,6 +315,67 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(model(x), model(x))
 
 
+@pytest.mark.parametrize("readout", ["last", "mean", "position"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+def test_lengths_may_be_integers_of_any_kind(dtype, readout):
+    """Bytes that index are masks to torch."""
+    model = Transformer(TransformerConfig(2, d_input=3, readout=readout, **SMALL)).eval()
+    x = torch.randn(4, 11, 3)
+    assert torch.equal(model(x, LENGTHS.to(dtype)), model(x, LENGTHS))
+    assert torch.equal(model.trace(x, LENGTHS.to(dtype)).output, model.trace(x, LENGTHS).output)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_without_values_runs_with_lengths_of_another_device(name):
+    """What would fail on a GPU as well: tensors made where the inputs are not."""
+    if "sparse" in name:
+        pytest.skip("a sum over stored entries looks at their places")
+    config = CONFIGS[name]
+    with torch.device("meta"):
+        model = Transformer(config).eval()
+    x = inputs(config).to("meta")
+    expected = (4, 11, config.d_output) if config.readout == "position" else (4, config.d_output)
+    for lengths in (None, LENGTHS, LENGTHS.to("meta")):
+        found = model(x, lengths)
+        assert found.is_meta
+        assert found.shape == expected
+        assert model.trace(x, lengths).output.shape == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("ragged", [False, True], ids=["", "ragged"])
+def test_the_mean_of_a_long_sequence_fits_half_precision(dtype, ragged):
+    """Sums of 70,000 values, and the number itself, are infinite in float16; 257 is no number of bfloat16."""
+    config = TransformerConfig(
+        1, d_input=1, d_model=2, n_layers=1, n_heads=0, d_ffn=1, norm="none", positions="none", readout="mean"
+    )
+    model = Transformer(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.embedding.input.weight[0] = 1.0
+        model.readout.weight[0, 0] = 1.0
+    model = model.to(dtype).eval()
+    for n in (257, 70_000):
+        x = torch.full((1, n + 3, 1), 3.0, dtype=dtype)
+        x[0, n:] = 1000.0
+        found = model(x, torch.tensor([n])) if ragged else model(x[:, :n])
+        assert found.item() == 3.0
+        assert model.trace(x[:, :n], weights=False).output.item() == 3.0
+
+
+@pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if config.d_input])
+def test_a_value_that_is_none_stays_in_its_case_and_is_not_hidden(name):
+    model = build(name)
+    x = inputs(model.config)
+    before = model(x)
+    x[1, 2, 0] = float("nan")
+    after = model(x)
+    assert torch.equal(after[[0, 2, 3]], before[[0, 2, 3]])
+    seen = after[1, 2] if model.config.readout == "position" else after[1]
+    assert torch.isnan(seen).all()
+
+
 def test_layers_draw_different_features():
     config = TransformerConfig(2, d_input=2, attention=Performer(4, seed=7), **SMALL)
     seeds = [block.attention.family.seed for block in Transformer(config).layers]
@@ -354,6 +415,8 @@ REAL = Transformer(TransformerConfig(2, d_input=3, **SMALL))
         (lambda: MODEL(torch.zeros(2, 7, dtype=torch.long)), "7 positions.*max_length=6"),
         (lambda: MODEL(torch.zeros(2, 3, dtype=torch.long), torch.tensor([3])), "2 integers, one per case"),
         (lambda: MODEL(torch.zeros(2, 3, dtype=torch.long), torch.tensor([3.0, 2.0])), "2 integers"),
+        (lambda: MODEL(torch.zeros(2, 3, dtype=torch.long), torch.tensor([3, 2]) * 1j), "2 integers"),
+        (lambda: MODEL(torch.zeros(2, 3, dtype=torch.long), [3, 2]), "a tensor of 2 integers; got list"),
         (lambda: MODEL(torch.zeros(2, 3, dtype=torch.long), torch.tensor([0, 3])), "between 1 and 3; got 0 to 3"),
         (lambda: MODEL(torch.zeros(2, 3, dtype=torch.long), torch.tensor([1, 4])), "between 1 and 3"),
         (lambda: REAL(torch.zeros(2, 3, 2)), "d_input=3"),

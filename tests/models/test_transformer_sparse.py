@@ -116,6 +116,17 @@ def test_models_are_converted_there_and_back(dtype, tied):
     assert torch.equal(again(x), dense(x))
 
 
+def test_a_state_dictionary_brings_its_own_number_of_entries():
+    torch.manual_seed(0)
+    sparse = Transformer(TransformerConfig(3, d_input=2, d_model=12, n_heads=2, d_ffn=5)).to_sparse()
+    new = Transformer(sparse.config)
+    new.load_state_dict(sparse.state_dict())
+    x = torch.randn(2, 4, 2)
+    assert torch.equal(new(x), sparse(x))
+    with pytest.raises(RuntimeError, match=r"size mismatch for embedding\.input\.col_indices"):
+        new.load_state_dict({**sparse.state_dict(), "embedding.input.values": torch.zeros(1)})
+
+
 def test_weights_are_counted_as_they_are():
     torch.manual_seed(0)
     dense = Transformer(TransformerConfig(3, d_input=2, d_model=12, n_heads=2, d_ffn=5))

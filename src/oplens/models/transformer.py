@@ -69,7 +69,7 @@ class Transformer(nn.Module):
         Parameters
         ----------
         lengths : Tensor, (batch,) int, optional
-            Positions at or past a case's length are padding: whatever they hold changes nothing.
+            Positions at or past a case's length are padding: whatever they hold changes nothing. On any device.
 
         Returns
         -------
@@ -78,8 +78,11 @@ class Transformer(nn.Module):
         Notes
         -----
         What only the last position needs is computed there only: after the last attention a readout of "last" drops the others.
+        Outputs at padding, where every position is read, mean nothing (:meth:`trace` makes them 0).
+        Real inputs are rounded to the model's dtype and not searched for NaN or infinity: a NaN makes every output of its own case that
+        sees it NaN, and touches no other case; recorders, which measure, refuse both.
         """
-        x, valid = self._prepare(x, lengths)
+        x, lengths, valid = self._prepare(x, lengths)
         hidden = self.dropout(self.embedding(x, valid))
         read = self.config.readout == "last"
         for index in range(self.config.n_layers):
@@ -101,7 +104,7 @@ class Transformer(nn.Module):
         -----
         Memory: O(n_layers batch length (d_model + d_ffn + n_heads length)).
         """
-        x, valid = self._prepare(x, lengths)
+        x, lengths, valid = self._prepare(x, lengths)
         mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid
         keep = mask[..., None]
         embedded = self.dropout(self.embedding(x, valid))
@@ -154,7 +157,8 @@ class Transformer(nn.Module):
 
         return load_transformer(directory)
 
-    def _prepare(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _prepare(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Checked inputs, lengths as int64 beside them, and which positions are valid."""
         config = self.config
         tokens = config.vocabulary is not None
         if x.ndim != (2 if tokens else 3) or 0 in x.shape or (not tokens and x.shape[-1] != config.d_input):
@@ -166,16 +170,9 @@ class Transformer(nn.Module):
             )
         valid = None
         if lengths is not None:
-            if lengths.shape != x.shape[:1] or lengths.is_floating_point() or lengths.dtype == torch.bool:
-                raise ArgumentError(
-                    f"Transformer: lengths must be {len(x)} integers, one per case; got {tuple(lengths.shape)} of {lengths.dtype}."
-                )
-            if not lengths.is_meta and (int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]):
-                raise ArgumentError(
-                    f"Transformer: lengths must lie between 1 and {x.shape[1]}; got {int(lengths.min())} to {int(lengths.max())}."
-                )
+            lengths = _checked_lengths(lengths, x)
             valid = torch.arange(x.shape[1], device=x.device)[None] < lengths[:, None]
-        return (self._check_tokens(x, valid) if tokens else self._check_numbers(x)), valid
+        return (self._check_tokens(x, valid) if tokens else self._check_numbers(x)), lengths, valid
 
     def _check_tokens(self, x: Tensor, valid: Tensor | None) -> Tensor:
         vocabulary = self.config.vocabulary
@@ -204,11 +201,41 @@ class Transformer(nn.Module):
         """Readout of (batch, length, d_model): position by position, or of the mean over `valid` positions."""
         hidden = hidden if self.final_norm is None else self.final_norm(hidden)
         if self.config.readout == "mean":
-            keep = torch.ones_like(hidden[..., :1]) if valid is None else valid[..., None].to(hidden)
-            hidden = (hidden * keep).sum(1) / keep.sum(1)
+            hidden = _mean(hidden, valid)
         if self.readout is None:
             return functional.linear(hidden, self.embedding.token.weight)
         return self.readout(hidden)
+
+
+def _checked_lengths(lengths: Tensor, x: Tensor) -> Tensor:
+    """Lengths as int64 on the device of `x`, since bytes would index as masks do."""
+    if not isinstance(lengths, Tensor):
+        raise ArgumentError(
+            f"Transformer: lengths must be a tensor of {len(x)} integers; got {type(lengths).__name__}."
+        )
+    if (
+        lengths.shape != x.shape[:1]
+        or lengths.is_floating_point()
+        or lengths.is_complex()
+        or lengths.dtype == torch.bool
+    ):
+        raise ArgumentError(
+            f"Transformer: lengths must be {len(x)} integers, one per case; got {tuple(lengths.shape)} of {lengths.dtype}."
+        )
+    if not lengths.is_meta and (int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]):
+        raise ArgumentError(
+            f"Transformer: lengths must lie between 1 and {x.shape[1]}; got {int(lengths.min())} to {int(lengths.max())}."
+        )
+    return lengths.to(x.device, torch.int64)
+
+
+def _mean(hidden: Tensor, valid: Tensor | None) -> Tensor:
+    """(batch, d_model) over valid positions; of half precision in float32, since float16 counts to 65504 only."""
+    kept = hidden.float() if hidden.dtype in (torch.float16, torch.bfloat16) else hidden
+    if valid is None:
+        return kept.mean(1).to(hidden.dtype)
+    keep = valid[..., None].to(kept)
+    return ((kept * keep).sum(1) / keep.sum(1)).to(hidden.dtype)
 
 
 def _last(hidden: Tensor, lengths: Tensor | None) -> Tensor:

@@ -1,6 +1,7 @@
 """The pieces of a transformer: linear maps, dense or of non-zero entries only; positions; attention; feed-forward network."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,8 @@ class SparseLinear(nn.Module):
 
     `crow_indices` (d_output + 1,), `col_indices` and `values` (nonzeros,) mean what they do in torch's CSR tensors, whose own product
     lacks half precision and was measured seven times slower in float32 on rows of two entries. Sums are formed in float32 for float16 and
-    bfloat16, and rounded once. Gradients flow to `values`, `bias` and x; forward-mode derivatives need :meth:`Transformer.to_dense`.
+    bfloat16, rounded once, and once more when the bias is added. Gradients flow to `values`, `bias` and x; forward-mode derivatives need
+    :meth:`Transformer.to_dense`. A state dictionary brings its own number of entries (make optimisers after loading it).
 
     Examples
     --------
@@ -68,6 +70,13 @@ class SparseLinear(nn.Module):
         self.crow_indices = functional.pad(counts.cumsum(0), (1, 0)).to(device)
         self.col_indices = columns[order].to(device)
         self.values = nn.Parameter(values.detach()[order].to(device, self.values.dtype))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # How many entries there are is part of the state, not of the module.
+        values = state_dict.get(f"{prefix}values")
+        if isinstance(values, Tensor) and values.shape != self.values.shape and values.ndim == 1:
+            self.allocate(len(values))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def allocate(self, nonzeros: int) -> None:
         """Room for so many entries, to be filled from a file."""
