@@ -10,30 +10,8 @@ from oplens.construction.bits import bits_of, build_bits
 from oplens.construction.function import FunctionTable
 from oplens.construction.lookup import build_lookup
 from oplens.errors import ArgumentError
+from table_models import DTYPES
 from transformer_oracle import Oracle
-
-DTYPES = ("float64", "float32", "float16", "bfloat16")
-
-
-def outputs(model, table):
-    with torch.no_grad():
-        return model(torch.from_numpy(table.inputs())).double().numpy()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("vocabulary", "length"), [(2, 1), (6, 1), (2, 2), (3, 3), (5, 3), (4, 4), (2, 6), (2, 7), (2, 9)]
-)
-def test_every_input_gets_its_value_to_the_last_bit(vocabulary, length, dtype):
-    values = np.random.default_rng(length).integers(-9, 10, (vocabulary**length, 2)) / 4
-    table = FunctionTable(vocabulary, length, values)
-    for causal, weights in ((False, "dense"), (True, "sparse")):
-        model, certificate = build_bits(table, dtype, causal=causal, weights=weights)
-        assert model.config.causal is causal
-        assert model.config.weights == weights
-        np.testing.assert_array_equal(outputs(model, table), values)
-        assert (certificate.construction, certificate.claim, certificate.dtype) == ("bits", "exact", dtype)
-        assert length == 1 or certificate.margin.met
 
 
 def test_bits_are_binary_digits():

@@ -7,31 +7,8 @@ import torch
 from oplens.construction.depth2 import _placement_margin, build_depth2
 from oplens.construction.function import FunctionTable
 from oplens.errors import ArgumentError
+from table_models import DTYPES
 from transformer_oracle import Oracle
-
-DTYPES = ("float64", "float32", "float16", "bfloat16")
-
-
-def outputs(model, table):
-    with torch.no_grad():
-        return model(torch.from_numpy(table.inputs())).double().numpy()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("vocabulary", "length"), [(2, 1), (6, 1), (2, 2), (3, 3), (5, 3), (4, 4), (2, 6), (2, 7), (2, 9)]
-)
-def test_every_input_gets_its_value_to_the_last_bit(vocabulary, length, dtype):
-    values = np.random.default_rng(length).integers(-9, 10, (vocabulary**length, 2)) / 4
-    table = FunctionTable(vocabulary, length, values)
-    for causal, weights in ((False, "dense"), (True, "sparse")):
-        model, certificate = build_depth2(table, dtype, causal=causal, weights=weights)
-        assert model.config.causal is causal
-        assert model.config.weights == weights
-        np.testing.assert_array_equal(outputs(model, table), values)
-        assert (certificate.construction, certificate.claim, certificate.dtype) == ("depth2", "exact", dtype)
-        assert (certificate.depth, certificate.attention_layers) == ((2, 1) if length > 1 else (1, 0))
-        assert certificate.temperature is None
 
 
 def test_attention_is_uniform_whatever_comes_in():

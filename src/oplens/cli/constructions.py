@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import typer
 
 from oplens.cli.built_files import check_folder, conclude, staged, write_model, write_page
@@ -119,7 +118,7 @@ def build_real(
         n,
         lipschitz=(norm, _number("--lipschitz", constant)),
         bounds=limits,
-        dtype=getattr(torch, dtype),
+        dtype=dtype,
         seed=seed,
         memory_limit=read_bytes(memory_limit),
         **sizes,

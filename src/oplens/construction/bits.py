@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 
 from oplens.construction.certificate import Certificate, Margin
 from oplens.construction.function import MEMORY_LIMIT, FunctionTable
-from oplens.construction.lookup import Halving, common_sizes, finish, set_scores, set_token
+from oplens.construction.lookup import Halving, begin, common_sizes, finish, set_scores, set_token
 from oplens.construction.scores import BASES, plan_scores
 from oplens.construction.weights import (
     Entries,
-    check_frequencies,
-    check_table,
     choose_weights,
-    dtype_name,
     empty_model,
     set_fetch,
     set_map,
@@ -75,9 +72,7 @@ def build_bits(
     (24, (6, 6, 125))
     """
     call = "build_bits"
-    dtype = dtype_name(call, dtype)
-    check_frequencies(call, n_frequencies, frequency_base)
-    rounding = check_table(call, table, dtype)
+    dtype, rounding = begin(call, table, dtype, n_frequencies, frequency_base)
     V, n, m, K = table.vocabulary, table.length, table.outputs, n_frequencies
     beta, halving = bits_per_symbol(V), Halving.of(n)
     kept, raw = 2 * K, 2 * K + n * beta  # first coordinates of clean bits, newest symbol first, and of fetched ones

@@ -18,16 +18,13 @@ import numpy as np
 from oplens.construction.bits import bits_of, bits_per_symbol, build_bits, set_bit_lookup
 from oplens.construction.certificate import Certificate, Margin
 from oplens.construction.function import MEMORY_LIMIT, FunctionTable
-from oplens.construction.lookup import common_sizes, finish, set_token
+from oplens.construction.lookup import begin, common_sizes, finish, set_token
 from oplens.construction.scores import BASES
 from oplens.construction.weights import (
     DIGITS,
     DTYPES,
     Entries,
-    check_frequencies,
-    check_table,
     choose_weights,
-    dtype_name,
     empty_model,
     rounded,
     set_map,
@@ -85,9 +82,7 @@ def build_depth2(
     (2, 1, None)
     """
     call = "build_depth2"
-    dtype = dtype_name(call, dtype)
-    check_frequencies(call, n_frequencies, frequency_base)
-    rounding = check_table(call, table, dtype)
+    dtype, rounding = begin(call, table, dtype, n_frequencies, frequency_base)
     V, n, m, K = table.vocabulary, table.length, table.outputs, n_frequencies
     if n == 1:
         model, found = build_bits(

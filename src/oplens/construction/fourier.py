@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from oplens.construction.certificate import Certificate
 from oplens.construction.gathering import ROUNDOFF, Gathering, certify, gamma, gathering, write
 from oplens.construction.real_functions import RealFunction, check_memory
+from oplens.construction.weights import DTYPES, dtype_name
 from oplens.models.transformer import Transformer
 from oplens.theory import fourier_rate
 from oplens.theory.statement import count, number, power
@@ -35,7 +36,7 @@ def build_fourier(
     *,
     step: float | None = None,
     nodes: int | None = None,
-    dtype: torch.dtype = torch.float64,
+    dtype: str | torch.dtype = "float64",
     n_frequencies: int = 4,
     seed: int = 0,
     memory_limit: int = 2 * 2**30,
@@ -59,7 +60,7 @@ def build_fourier(
         below 0.001.
     nodes : int, optional
         Midpoints per axis at which f is read, at least (D+2)/2; D + 2 by default.
-    dtype : torch.dtype
+    dtype : str or torch.dtype
         float64 or float32, of weights and arithmetic.
     n_frequencies : int
         K of the positional code.
@@ -106,6 +107,7 @@ def build_fourier(
     cure = f"{waves // 2 + 1} cosines, {nodes**n} nodes; lower D"
     check_memory(call, 8 * ((n + 6) * waves + (2 * n + 3) * power(call, nodes, n)), memory_limit, cure)
     check_memory(call, _bytes(n, D, 1.0 if step is None else step), memory_limit, f"{cure}, enlarge step")
+    dtype = DTYPES[dtype_name(call, dtype)]
     plan = gathering(call, n, n_frequencies, target.bounds, dtype)
     target.check_lipschitz(seed=seed)
     midpoints = (np.arange(nodes) + 0.5) / nodes

@@ -114,9 +114,7 @@ def build_lookup(
     ('exact', 3, ('float64', 'float32', 'float16', 'bfloat16'))
     """
     call = "build_lookup"
-    dtype = dtype_name(call, dtype)
-    check_frequencies(call, n_frequencies, frequency_base)
-    rounding = check_table(call, table, dtype, headroom=2.0)
+    dtype, rounding = begin(call, table, dtype, n_frequencies, frequency_base, headroom=2.0)
     V, n, m, K = table.vocabulary, table.length, table.outputs, n_frequencies
     halving = Halving.of(n)
     codes = [V**w for w in halving.widths]  # sizes of one-hot codes, the last of them V^n
@@ -142,6 +140,15 @@ def build_lookup(
         _set_gates(model, layer, codes, own, fetched, halving, table, width)
     set_readout(model, width, m)
     return model, finish("lookup", model, dtype, rounding, temperature, margins)
+
+
+def begin(
+    call: str, table: Any, dtype: Any, n_frequencies: int, base: float | None, headroom: float = 1.0
+) -> tuple[str, float]:
+    """The dtype's name, and the rounding of the table's values in it; refused where a table cannot be built."""
+    name = dtype_name(call, dtype)
+    check_frequencies(call, n_frequencies, base)
+    return name, check_table(call, table, name, headroom)
 
 
 def code_slots(codes: list[int], K: int, outputs: int) -> tuple[list[int], list[int], int]:

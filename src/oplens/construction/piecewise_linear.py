@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from oplens.construction.certificate import Certificate
 from oplens.construction.gathering import ROUNDOFF, Gathering, certify, gamma, gathering, read, write
 from oplens.construction.real_functions import RealFunction, check_memory
+from oplens.construction.weights import DTYPES, dtype_name
 from oplens.errors import ArgumentError
 from oplens.models.transformer import Transformer
 from oplens.theory import piecewise_linear_rate
@@ -30,7 +31,7 @@ def build_piecewise_linear(
     lipschitz: tuple[str, float],
     bounds: tuple[float, float] = (0.0, 1.0),
     *,
-    dtype: torch.dtype = torch.float64,
+    dtype: str | torch.dtype = "float64",
     n_frequencies: int = 4,
     seed: int = 0,
     memory_limit: int = 2 * 2**30,
@@ -51,7 +52,7 @@ def build_piecewise_linear(
         Norm "l1", "l2" or "max", and L. Checked by sampling: a contradiction is refused, passing is no proof.
     bounds : (float, float)
         Interval of every variable.
-    dtype : torch.dtype
+    dtype : str or torch.dtype
         float64 or float32, of weights and arithmetic.
     n_frequencies : int
         K of the positional code.
@@ -92,6 +93,7 @@ def build_piecewise_linear(
     count(call, "n_frequencies", n_frequencies)
     nodes, depth = power(call, M + 1, n), n.bit_length()
     check_memory(call, nodes * (n + 1) * (4 * depth + 8) * 48, memory_limit, f"(M+1)^n = {nodes} nodes; lower M")
+    dtype = DTYPES[dtype_name(call, dtype)]
     plan = gathering(call, n, n_frequencies, target.bounds, dtype)
     target.check_lipschitz(seed=seed)
     grid = np.stack([axis.ravel() for axis in np.meshgrid(*[np.arange(M + 1)] * n, indexing="ij")], 1)
