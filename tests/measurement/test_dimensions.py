@@ -156,6 +156,45 @@ def test_fourth_moments_joined_equal_those_of_the_whole():
         assert (one.trace_x, one.trace_y) == pytest.approx((a.sum(), b.sum()), rel=1e-10)
 
 
+@pytest.mark.parametrize("value", [0.3, -0.1, 1e6 / 3, 7e-9, float(np.float32(0.3)), float(np.float32(1e5 / 7))])
+@pytest.mark.parametrize("count", [4, 5, 68, 333, 1000, 20_011])
+def test_constant_clouds_are_refused_however_their_mean_rounds(value, count):
+    """68 times 0.3, added up and divided, misses 0.3 by 7 units in the last place; that is no dimension."""
+    x = np.full((count, 3), value) * [1.0, -0.5, 0.7]
+    parts = np.split(x, [1, count // 3])
+    joined = PointCloud.of(parts[2]) + PointCloud.of(parts[0]) + PointCloud.of(parts[1])
+    for cloud in (PointCloud.of(x), joined):
+        assert cloud.moments.trace_x == 0
+        with pytest.raises(DataError, match="equal up to rounding"):
+            cloud.dimensions()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_clouds_that_differ_by_rounding_alone_are_one_point_and_others_are_not(dtype):
+    rng, spacing = np.random.default_rng(0), float(np.finfo(dtype).eps)
+    steps = rng.integers(-2, 3, (500, 4))
+    x = (0.3 * (1 + spacing * steps)).astype(dtype)
+    assert len(np.unique(x, axis=0)) > 50
+    with pytest.raises(DataError, match="equal up to rounding"):
+        PointCloud.of(x).dimensions()
+    with pytest.raises(DataError, match="equal up to rounding"):
+        PointCloud.of(x.astype(float), spacing=spacing).dimensions()
+    wider = (0.3 * (1 + 20 * spacing * steps)).astype(dtype)
+    assert 3 < float(PointCloud.of(wider).dimensions().participation_ratio) <= 4
+
+
+def test_the_rank_counts_no_rounding_of_the_mean_or_the_dtype():
+    rng = np.random.default_rng(4)
+    plane = rng.standard_normal((300, 2)) @ rng.standard_normal((2, 6))
+    for far in (0.0, 1e6):
+        cloud = PointCloud.of(plane[:100] + far) + PointCloud.of(plane[100:] + far)
+        assert float(cloud.dimensions().numerical_rank) == 2, far
+    single = plane.astype(np.float32)
+    for cloud in (PointCloud.of(single), PointCloud.of(single.astype(float), spacing=1.2e-7)):
+        assert float(cloud.dimensions().numerical_rank) == 2
+    assert float(PointCloud.of(single.astype(float)).dimensions().numerical_rank) == 6
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

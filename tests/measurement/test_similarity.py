@@ -69,6 +69,16 @@ def test_the_same_representation_is_1_in_both_forms():
     assert linear_cka(x, -5 * x + 1, unbiased=False) == pytest.approx(1, rel=1e-12)
 
 
+@pytest.mark.parametrize("value", [0.3, 1e6 / 3, float(np.float32(0.3))])
+@pytest.mark.parametrize("count", [68, 1000, 20_011])
+def test_nothing_is_similar_to_a_constant_however_its_mean_rounds(value, count):
+    x, y = np.full((count, 3), value), np.random.default_rng(0).standard_normal((count, 2))
+    for first, second, name in ((x, y, "x"), (y, x, "y"), (x.astype(np.float32), y, "x")):
+        totals = CKATotals.of(first[:50], second[:50]) + CKATotals.of(first[50:], second[50:])
+        with pytest.raises(DataError, match=f"{name} is the same"):
+            totals.statistics()
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

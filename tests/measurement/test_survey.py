@@ -18,7 +18,6 @@ from oplens.data.tokens import Tokens, as_tokens
 from oplens.errors import ArgumentError, DataError
 from oplens.measurement import layers, survey, two_nn
 from oplens.measurement.batches import Inputs
-from oplens.measurement.layers import merged
 from oplens.measurement.maps import choose_case, choose_heads
 from oplens.measurement.survey import measure
 from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
@@ -296,9 +295,6 @@ def test_copies_that_differ_by_rounding_are_one_point():
     for name in ("two_nn", "two_nn_likelihood", "mle"):
         assert float(rounded[name]) == pytest.approx(float(exact[name]), rel=1e-9)
         assert float(exact[name]) > 0.3
-    x = np.array([[1.0, 0], [1 + 1e-14, 0], [1 + 2e-14, 0], [2.0, 0]])
-    assert merged(x, 2.2e-16)[:, 0].tolist() == [1.0, 2.0]
-    assert len(merged(x, 1e-20)) == 4
 
 
 def transformer():

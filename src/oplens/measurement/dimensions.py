@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import Floats, points, variable
+from oplens.measurement.arrays import Floats, points, precision, variable
 from oplens.measurement.moments import PairMoments
 from oplens.measurement.spectra import counted, entropy_rank, stable
 
@@ -42,10 +42,19 @@ class PointCloud:
     factor: Floats
 
     @classmethod
-    def of(cls, x: Any, mask: Any = None) -> "PointCloud":
-        """Of x (n_points, n_features), or (batch, length, n_features) with mask (batch, length), True where a position is real."""
+    def of(cls, x: Any, mask: Any = None, spacing: float | None = None) -> "PointCloud":
+        """Of some points.
+
+        Parameters
+        ----------
+        x : array, (n_points, n_features) or (batch, length, n_features)
+        mask : array, (batch, length), optional
+            True where a position is real.
+        spacing : float, optional
+            Relative spacing of the numbers x was computed in; default that of its dtype. What is within rounding counts as nothing.
+        """
         kept = points("PointCloud.of", "x", x, mask)
-        moments = PairMoments.of(kept, kept)
+        moments = PairMoments.of(kept, kept, precision(x) if spacing is None else spacing)
         return cls(moments, _triangle(kept - moments.mean_x))
 
     def __add__(self, other: "PointCloud") -> "PointCloud":
@@ -85,7 +94,7 @@ class PointCloud:
         Raises
         ------
         DataError
-            Fewer than 4 points, all points equal.
+            Fewer than 4 points, all points equal up to rounding.
 
         Notes
         -----
@@ -99,10 +108,13 @@ class PointCloud:
         call = "PointCloud.dimensions"
         square, traces = self.moments.unbiased_cross(call), self.moments.unbiased_trace_product(call)
         sigma, raw = self.singular_values(centred=True), self.singular_values(centred=False)
-        floor = np.finfo(float).eps * self.count * float(np.abs(self.moments.mean_x).max(initial=0))
-        if sigma[0] <= floor:
-            raise DataError(f"{call}: all {self.count} points are equal; a single point has no dimension.")
+        if self.moments.constant:
+            raise DataError(
+                f"{call}: all {self.count} points are equal up to rounding; a single point has no dimension."
+            )
         size = max(self.count, len(self.moments.mean_x))
+        # Rounding is relative to the numbers, their mean included; it moves no singular value by more than spacing/2 norm(X)_F.
+        floor = max(size * np.finfo(float).eps * raw[0], 4 * self.moments.spacing * float(np.linalg.norm(raw)))
         values: dict[str, tuple[Any, str]] = {
             "d_int": (_nuclear(raw), "d_int of the paper: (sum of singular values)^2 / sum of squares, not centred"),
             "d_int_centred": (_nuclear(sigma), "d_int of the centred points"),
@@ -113,7 +125,7 @@ class PointCloud:
             ),
             "effective_rank": (entropy_rank(sigma), "effective rank of the centred points"),
             "stable_rank": (stable(sigma), "stable rank of the centred points"),
-            "numerical_rank": (counted(sigma, size * np.finfo(float).eps), "numerical rank of the centred points"),
+            "numerical_rank": (counted(sigma, floor / sigma[0]), "numerical rank of the centred points"),
             "n_points": (self.count, "points measured"),
         }
         return xr.Dataset({name: variable((), value, text) for name, (value, text) in values.items()})
@@ -155,7 +167,7 @@ def participation_ratio(x: Any, mask: Any = None, corrected: bool = True) -> flo
     x : array, (n_points, n_features) or (batch, length, n_features)
     mask : array, (batch, length), optional
     corrected : bool
-        False: the ratio of the sample covariance, which is biased down, by about PR^2/n for n points.
+        False: the ratio of the sample covariance, which is biased down, to about n PR/(n + PR) from n points.
 
     Returns
     -------

@@ -12,7 +12,7 @@ from oplens.measurement.arrays import Floats, variable
 from oplens.measurement.attention import AttentionRanks, AttentionTotals
 from oplens.measurement.dimensions import PointCloud
 from oplens.measurement.moments import PairMoments
-from oplens.measurement.neighbours import PointSample, mle_dimension, two_nn
+from oplens.measurement.neighbours import PointSample, merged, mle_dimension, two_nn
 from oplens.measurement.similarity import CKATotals
 
 if TYPE_CHECKING:
@@ -121,49 +121,48 @@ class LayerPoints:
     pairs: dict[tuple[int, int], PairMoments] | None
 
     @classmethod
-    def of(cls, points: Sequence[Floats], sample: int, seed: int, pairs: bool) -> "LayerPoints":
-        """Of the points (n, d) of each layer in one batch; row i of all layers belongs to the same position."""
+    def of(cls, points: Sequence[Floats], sample: int, seed: int, pairs: bool, spacing: float) -> "LayerPoints":
+        """Of the points of the layers in one batch.
+
+        Parameters
+        ----------
+        points : sequence of ndarray, (n, d)
+            Row i of all layers belongs to the same position.
+        sample, seed : int
+        pairs : bool
+            Whether to keep moments of pairs of layers.
+        spacing : float
+            Of the numbers the model ran in: points that differ by its rounding alone are one point.
+        """
         return cls(
-            tuple(PointCloud.of(x) for x in points),
+            tuple(PointCloud.of(x, spacing=spacing) for x in points),
             tuple(PointSample(sample, seed).add(x) for x in points),
             _pairs(points) if pairs else None,
         )
 
-    def add(self, points: Sequence[Floats]) -> "LayerPoints":
+    def add(self, points: Sequence[Floats], spacing: float) -> "LayerPoints":
         """After the points of the next batch as well."""
         pairs = None
         if self.pairs is not None:
             pairs = {key: self.pairs[key] + part for key, part in _pairs(points).items()}
         return LayerPoints(
-            tuple(cloud + PointCloud.of(x) for cloud, x in zip(self.clouds, points, strict=True)),
+            tuple(cloud + PointCloud.of(x, spacing=spacing) for cloud, x in zip(self.clouds, points, strict=True)),
             tuple(one.add(x) for one, x in zip(self.samples, points, strict=True)),
             pairs,
         )
 
-    def dimensions(self, spacing: float, level: float) -> "xr.Dataset":
-        """Linear dimensions of all points and nonlinear ones of the sample, over `layer`; NaN where there is none, the attribute says why.
-
-        Parameters
-        ----------
-        spacing : float
-            Of the numbers the model ran in: points that differ by its rounding alone are one point.
-        level : float
-        """
+    def dimensions(self, level: float) -> "xr.Dataset":
+        """Linear dimensions of all points and nonlinear ones of the sample, over `layer`; NaN where there is none, the attribute says why."""
         import xarray as xr
 
         why: list[str] = []
         columns: dict[str, list[float]] = {name: [] for name in (*_LINEAR, *_TWO_NN, *_MLE, "n_sampled", "n_repeated")}
         for layer, (cloud, sample) in enumerate(zip(self.clouds, self.samples, strict=True)):
+            spacing = cloud.moments.spacing
             unique = merged(sample.x, spacing)
-            nearest = _reasons(why, f"layer {layer}, TwoNN", partial(two_nn, unique, level=level))
-            likely = _reasons(why, f"layer {layer}, mle", partial(mle_dimension, unique))
-            linear = None
-            if constant(cloud.moments, spacing):
-                why.append(
-                    f"layer {layer}: all {cloud.count} points are equal up to rounding; a single point has no dimension."
-                )
-            else:
-                linear = _reasons(why, f"layer {layer}", cloud.dimensions)
+            nearest = _reasons(why, f"layer {layer}, TwoNN", partial(two_nn, sample.x, level=level, spacing=spacing))
+            likely = _reasons(why, f"layer {layer}, mle", partial(mle_dimension, sample.x, spacing=spacing))
+            linear = _reasons(why, f"layer {layer}", cloud.dimensions)
             for name in _LINEAR:
                 columns[name].append(_value(linear, name))
             for table, ds in ((_TWO_NN, nearest), (_MLE, likely)):
@@ -186,7 +185,7 @@ class LayerPoints:
         attributes = {"level": level, **({"undefined": why} if why else {})}
         return xr.Dataset(variables, coords={"layer": np.arange(len(self.clouds))}, attrs=attributes)
 
-    def similarity(self, spacing: float) -> "xr.Dataset":
+    def similarity(self) -> "xr.Dataset":
         """Linear CKA of all pairs of layers, over `layer` and `layer_2`; NaN with the reason where a layer is constant."""
         import xarray as xr
 
@@ -194,10 +193,10 @@ class LayerPoints:
         own = [cloud.moments for cloud in self.clouds]
         pairs = self.pairs
         if pairs is None:
-            own = [PairMoments.of(one.x, one.x) for one in self.samples]
+            own = [PairMoments.of(one.x, one.x, whole.spacing) for one, whole in zip(self.samples, own, strict=True)]
             pairs = _pairs([one.x for one in self.samples])
         values = np.full((2, n, n), np.nan)
-        varied = [k for k in range(n) if not constant(own[k], spacing)]
+        varied = [k for k in range(n) if not own[k].constant]
         why = [
             f"layer {k}: the same at all points; nothing is similar to a constant." for k in range(n) if k not in varied
         ]
@@ -222,33 +221,6 @@ class LayerPoints:
             coords={"layer": np.arange(n), "layer_2": np.arange(n)},
             attrs={"points": kind, **({"undefined": why} if why else {})},
         )
-
-
-def constant(moments: PairMoments, spacing: float) -> bool:
-    """Whether all points are one, but for rounding: of the numbers themselves, and of the sum over n of them that makes their mean."""
-    rounding = max(2 * spacing, 4 * float(np.finfo(float).eps) * moments.count**0.5)
-    return bool(moments.trace_x <= moments.count * (rounding * float(np.linalg.norm(moments.mean_x))) ** 2)
-
-
-def merged(x: Floats, spacing: float) -> Floats:
-    """Points without those that lie within rounding of an earlier one.
-
-    A causal model maps equal beginnings to equal points, but the last digits depend on the batch; distances of 1e-15 between copies would
-    be taken for neighbours and bring a dimension down to 0.
-    """
-    from scipy import sparse
-    from scipy.spatial import cKDTree
-
-    _, first = np.unique(x, axis=0, return_index=True)
-    unique = x[np.sort(first)]
-    scale = float(np.sqrt((unique**2).sum(1).mean()))
-    close = cKDTree(unique).query_pairs(min(1000 * spacing, 1e-4) * scale, output_type="ndarray")
-    if not len(close):
-        return unique
-    links = sparse.coo_matrix((np.ones(len(close)), close.T), (len(unique),) * 2)
-    _, group = sparse.csgraph.connected_components(links, directed=False)
-    _, first = np.unique(group, return_index=True)
-    return np.asarray(unique[np.sort(first)])
 
 
 def affordable(widths: Sequence[int], n_points: int) -> bool:

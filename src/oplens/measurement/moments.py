@@ -10,6 +10,9 @@ If means move by -d and -e (x -> x - d, y -> y - e), because sum x = sum y = 0:
     q -> q - 2 e't - 2 d'u + 4 d'S e + e'e A + d'd B + n d'd e'e      u -> u - B d - 2 S e - n e'e d
 
 so two batches are joined at their common mean without cancellation, as Chan, Golub & LeVeque (1983) do for variances.
+
+Means are taken from the first point on: the sum of n equal numbers rounds (65 280 times 0.3 misses by 6657 units in the last place), that of n
+zeros does not, so equal points have a scatter of exactly 0.
 """
 
 from dataclasses import dataclass, replace
@@ -18,6 +21,8 @@ import numpy as np
 
 from oplens.errors import ArgumentError, DataError
 from oplens.measurement.arrays import Floats
+
+EXACT = float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class PairMoments:
         t and u.
     fourth : float
         q.
+    spacing : float
+        Of the numbers as they were given, relative: the points are no more exact than that.
 
     Notes
     -----
@@ -59,16 +66,17 @@ class PairMoments:
     third_y: Floats
     third_x: Floats
     fourth: float
+    spacing: float = EXACT
 
     @classmethod
-    def of(cls, x: Floats, y: Floats) -> "PairMoments":
+    def of(cls, x: Floats, y: Floats, spacing: float = EXACT) -> "PairMoments":
         """Of points (n, d_x) and (n, d_y), n may be 0."""
         if not len(x):
-            return cls(0, x.sum(0), y.sum(0), x.T @ y, 0.0, 0.0, y.sum(0), x.sum(0), 0.0)
-        mean_x, mean_y = x.mean(0), y.mean(0)
+            return cls(0, x.sum(0), y.sum(0), x.T @ y, 0.0, 0.0, y.sum(0), x.sum(0), 0.0, spacing)
+        mean_x, mean_y = (v[0] + (v - v[0]).mean(0) for v in (x, y))
         x, y = x - mean_x, y - mean_y
         a, b = (x**2).sum(1), (y**2).sum(1)
-        return cls(len(x), mean_x, mean_y, x.T @ y, float(a.sum()), float(b.sum()), a @ y, b @ x, float(a @ b))
+        return cls(len(x), mean_x, mean_y, x.T @ y, float(a.sum()), float(b.sum()), a @ y, b @ x, float(a @ b), spacing)
 
     def __add__(self, other: "PairMoments") -> "PairMoments":
         """Both together."""
@@ -93,7 +101,13 @@ class PairMoments:
             one.third_y + two.third_y,
             one.third_x + two.third_x,
             one.fourth + two.fourth,
+            max(one.spacing, two.spacing),
         )
+
+    @property
+    def constant(self) -> bool:
+        """Whether all x are one point but for the rounding of what computed them."""
+        return bool(self.trace_x <= self.count * (8 * self.spacing * float(np.linalg.norm(self.mean_x))) ** 2)
 
     def _about(self, mean_x: Floats, mean_y: Floats) -> "PairMoments":
         """The module's formulas, d and e being how far the centres move."""

@@ -1,20 +1,23 @@
 """Nonlinear dimensions from distances to neighbours: TwoNN and the maximum-likelihood estimate; repeated points taken out first."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import Floats, fraction, points, variable, whole
+from oplens.measurement.arrays import Floats, fraction, points, precision, variable, whole
 
 if TYPE_CHECKING:
     import xarray as xr
 
-_REMOVED = "repeated points, counted once"
+_REMOVED = "points that repeat another up to rounding, left out"
 
 
-def two_nn(x: Any, mask: Any = None, discard: float = 0.1, level: float = 0.95) -> "xr.Dataset":
+def two_nn(
+    x: Any, mask: Any = None, discard: float = 0.1, level: float = 0.95, spacing: float | None = None
+) -> "xr.Dataset":
     r"""TwoNN: dimension from the ratio mu = r_2 / r_1 of the distances to the second and the first neighbour.
 
     If the density hardly changes up to the second neighbour, mu is Pareto: P(mu > m) = m^-d. The line through the origin of
@@ -28,13 +31,16 @@ def two_nn(x: Any, mask: Any = None, discard: float = 0.1, level: float = 0.95) 
         In [0, 1).
     level : float
         Of the interval.
+    spacing : float, optional
+        As for :func:`merged`; default that of x's dtype.
 
     Returns
     -------
     xarray.Dataset
         `dimension` (the line's slope), `dimension_likelihood` ((n - 1) / sum log mu, unbiased under the Pareto law) with
         `dimension_low` and `dimension_high`; `n_points` used and `n_repeated` removed. Points that share a neighbour have correlated
-        ratios; the interval counts them (taken as independent, 90 % intervals covered 80 % on tori and spheres; these cover 87 to 90 %).
+        ratios; the interval counts them (taken as independent, 90 % intervals covered 80 % on tori and spheres; these cover 87 to 91 % of 300
+        points or more in 1 to 3 dimensions, 81 % of 8 points). It knows nothing of bias: 68 % of 1000 points on a torus of 5 dimensions.
 
     Raises
     ------
@@ -43,9 +49,10 @@ def two_nn(x: Any, mask: Any = None, discard: float = 0.1, level: float = 0.95) 
 
     Notes
     -----
-    A repeated point has a neighbour at distance 0: mu is infinite or 0/0. Repeats are removed exactly (equal in every feature), first
-    and counted. Claim: *fitted*; valid where the density is nearly constant over two neighbours; dimensions above about 10 are
-    underestimated for any affordable n. Cost: O(n log n) in low dimension, O(n^2) at worst.
+    A repeated point has a neighbour at distance 0: mu is infinite or 0/0; one that repeats another but for rounding, as a causal model gives
+    for equal beginnings, has one at 1e-15 and brings the dimension down to 0. Both are removed first and counted. Claim: *fitted*; valid where
+    the density is nearly constant over two neighbours; dimensions above about 10 are underestimated for any affordable n. Cost: O(n log n) in
+    low dimension, O(n^2) at worst.
     Source: Facco, d'Errico, Rodriguez & Laio (2017), Sci. Rep. 7:12140; likelihood form: Denti et al. (2022), Sci. Rep. 12:20005.
 
     Examples
@@ -63,7 +70,7 @@ def two_nn(x: Any, mask: Any = None, discard: float = 0.1, level: float = 0.95) 
             f"two_nn(discard={discard!r}): give the share of the largest ratios to leave out, 0 to below 1."
         )
     level = fraction("two_nn", "level", level)
-    unique, repeated = distinct("two_nn", x, mask, least=4)
+    unique, repeated = distinct("two_nn", x, mask, spacing, least=4)
     distances, others = _distances(unique, 2)
     ratios = np.log(distances[:, 1] / distances[:, 0])
     n, total = len(ratios), float(ratios.sum())
@@ -76,7 +83,7 @@ def two_nn(x: Any, mask: Any = None, discard: float = 0.1, level: float = 0.95) 
     slope = float(kept @ heights / (kept @ kept))
     # sum log mu ~ Gamma(n, 1/d), were all ratios independent: d times it lies between the quantiles.
     effective = _independent(ratios, others)
-    low, high = gamma.ppf([(1 - level) / 2, (1 + level) / 2], effective) / effective * (n - 1) / total
+    low, high = gamma.ppf([(1 - level) / 2, (1 + level) / 2], effective) / effective * n / total
     return _dataset(
         {
             "dimension": (slope, "TwoNN dimension, slope of the line", "fitted"),
@@ -89,7 +96,7 @@ def two_nn(x: Any, mask: Any = None, discard: float = 0.1, level: float = 0.95) 
     )
 
 
-def mle_dimension(x: Any, mask: Any = None, neighbours: int = 20) -> "xr.Dataset":
+def mle_dimension(x: Any, mask: Any = None, neighbours: int = 20, spacing: float | None = None) -> "xr.Dataset":
     r"""Levina and Bickel's maximum-likelihood dimension from k neighbours, local inverses averaged.
 
     Local: m_i = [sum_{j<k} log(r_k / r_j) / (k - 1)]^-1, the likelihood of a Poisson process; over points: inverse of the mean of 1/m_i
@@ -101,6 +108,8 @@ def mle_dimension(x: Any, mask: Any = None, neighbours: int = 20) -> "xr.Dataset
     mask : array, (batch, length), optional
     neighbours : int
         k, at least 3.
+    spacing : float, optional
+        As for :func:`merged`; default that of x's dtype.
 
     Returns
     -------
@@ -110,7 +119,7 @@ def mle_dimension(x: Any, mask: Any = None, neighbours: int = 20) -> "xr.Dataset
 
     Notes
     -----
-    Claim: *fitted*. Repeats are removed first: 20 % of them make the plain estimate 0. Cost: as for :func:`two_nn`.
+    Claim: *fitted*. Repeats, exact or up to rounding, are removed first: 20 % of them make the plain estimate 0. Cost: as for :func:`two_nn`.
     Source: Levina & Bickel (2004), NIPS 17; MacKay & Ghahramani (2005), comments on it.
 
     Examples
@@ -122,7 +131,7 @@ def mle_dimension(x: Any, mask: Any = None, neighbours: int = 20) -> "xr.Dataset
     1.0
     """
     k = whole("mle_dimension", "neighbours", neighbours, 3)
-    unique, repeated = distinct("mle_dimension", x, mask, least=k + 2)
+    unique, repeated = distinct("mle_dimension", x, mask, spacing, least=k + 2)
     distances, _ = _distances(unique, k)
     inverse = np.log(distances[:, -1:] / distances[:, :-1]).mean(1)
     mean = float(inverse.mean())
@@ -141,17 +150,59 @@ def mle_dimension(x: Any, mask: Any = None, neighbours: int = 20) -> "xr.Dataset
     )
 
 
-def distinct(call: str, x: Any, mask: Any, least: int) -> tuple[Floats, int]:
-    """Different points, in order of their first appearance, and how many were repeats."""
+def distinct(call: str, x: Any, mask: Any, spacing: float | None, least: int) -> tuple[Floats, int]:
+    """Different points, in order of their first appearance, and how many repeated one of them; x is scaled to at most 1."""
     kept = points(call, "x", x, mask)
-    _, first = np.unique(kept, axis=0, return_index=True)
-    unique = kept[np.sort(first)]
+    unique = merged(kept, _spacing(call, spacing, x))
     if len(unique) < least:
         raise DataError(
             f"{call}: {len(unique)} different points among {len(kept)}; at least {least} are needed. Give more points"
             + (", or fewer neighbours." if call == "mle_dimension" else ".")
         )
-    return unique, len(kept) - len(unique)
+    # Dimensions do not depend on the scale; squares of distances of 1e-200 would vanish.
+    return np.ldexp(unique, -_exponent(unique)), len(kept) - len(unique)
+
+
+def merged(x: Floats, spacing: float) -> Floats:
+    """Points without those that lie within rounding of an earlier one.
+
+    A causal model maps equal beginnings to equal points, but their last digits depend on what else is in the batch.
+
+    Parameters
+    ----------
+    x : ndarray, (n_points, n_features)
+    spacing : float
+        Relative, of the numbers that computed x: points closer than 1000 times it (in low precision 1e-5 or 4 times it, whichever is more)
+        times their norm are one point. 0: only points that are equal.
+
+    Returns
+    -------
+    ndarray, (at most n_points, n_features)
+        In order of first appearance.
+
+    Notes
+    -----
+    Nearness is passed on: of a chain of points, each within rounding of the next, the first is left.
+    Cost: O(n log n).
+    """
+    from scipy import sparse
+    from scipy.spatial import cKDTree
+
+    _, first = np.unique(x, axis=0, return_index=True)
+    unique = x[np.sort(first)]
+    if not spacing or len(unique) < 2:
+        return unique
+    scaled = np.ldexp(unique, -_exponent(unique))
+    reach = min(1000 * spacing, max(1e-5, 4 * spacing)) * np.linalg.norm(scaled, axis=1)
+    close = cKDTree(scaled).query_ball_point(scaled, reach)
+    sizes = np.fromiter(map(len, close), int, len(unique))
+    if (sizes == 1).all():
+        return unique
+    pairs = np.repeat(np.arange(len(unique)), sizes), np.concatenate([*close]).astype(int)
+    links = sparse.coo_matrix((np.ones(sizes.sum()), pairs), (len(unique),) * 2)
+    _, group = sparse.csgraph.connected_components(links, directed=False)
+    _, first = np.unique(group, return_index=True)
+    return np.asarray(unique[np.sort(first)])
 
 
 @dataclass(frozen=True)
@@ -209,6 +260,21 @@ class PointSample:
         chosen = np.sort(np.argsort(draws, kind="stable")[: self.capacity])
         seen = self.seen + len(kept) - (0 if self.x is None else len(self.x))
         return PointSample(self.capacity, self.seed, seen, kept[chosen], draws[chosen])
+
+
+def _exponent(x: Floats) -> int:
+    """Of the largest entry, as a power of 2: scaling by it rounds nothing."""
+    return math.frexp(float(np.abs(x).max(initial=0)))[1]
+
+
+def _spacing(call: str, given: float | None, x: Any) -> float:
+    if given is None:
+        return precision(x)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
+        raise ArgumentError(
+            f"{call}(spacing={given!r}): give the relative spacing of the numbers, such as 1.2e-7 for float32, or 0."
+        )
+    return float(given)
 
 
 def _distances(unique: Floats, k: int) -> tuple[Floats, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import points, variable
+from oplens.measurement.arrays import points, precision, variable
 from oplens.measurement.moments import PairMoments
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class CKATotals:
             raise ArgumentError(
                 f"CKATotals.of: {len(X)} points of x and {len(Y)} of y; give the same inputs to both models."
             )
-        return cls(PairMoments.of(X, Y), PairMoments.of(X, X), PairMoments.of(Y, Y))
+        one, two = precision(x), precision(y)
+        return cls(PairMoments.of(X, Y, max(one, two)), PairMoments.of(X, X, one), PairMoments.of(Y, Y, two))
 
     def __add__(self, other: "CKATotals") -> "CKATotals":
         """Both together."""
@@ -88,9 +89,8 @@ class CKATotals:
         call = "CKATotals.statistics"
         own = [float(np.linalg.norm(part.cross)) for part in (self.own_x, self.own_y)]
         unbiased = [part.unbiased_cross(call) for part in (self.both, self.own_x, self.own_y)]
-        for name, part, size in (("x", self.own_x, own[0]), ("y", self.own_y, own[1])):
-            # Rounding of a constant leaves a scatter of this order.
-            if size <= part.count * (np.finfo(float).eps * float(np.abs(part.mean_x).max())) ** 2 * len(part.mean_x):
+        for name, part in (("x", self.own_x), ("y", self.own_y)):
+            if part.constant:
                 raise DataError(
                     f"{call}: {name} is the same at all {part.count} points; nothing can be similar to a constant."
                 )

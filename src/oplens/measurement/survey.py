@@ -146,10 +146,6 @@ class Totals:
     predictions : PredictionTotals or None
     right, judged : int
         Cases classified rightly, and those with a label.
-    dtype : str
-        The model ran in.
-    spacing : float
-        Of its numbers.
     """
 
     sample: int
@@ -160,8 +156,6 @@ class Totals:
     predictions: PredictionTotals | None = None
     right: int = 0
     judged: int = 0
-    dtype: str = "float64"
-    spacing: float = 0.0
 
     def add(self, recorder: "Recorder", recording: "Recording", batch: Batch, n_ranked: int, n_points: int) -> "Totals":
         """After one batch as well; `n_ranked` of its first cases have their ranks measured."""
@@ -176,17 +170,16 @@ class Totals:
         for layer, hidden in enumerate(recording.hidden):
             with _located(f"layer {layer}"):
                 points.append(real_points("measure", "hidden states", hidden, recording.mask))
+        spacing = precision(recording.hidden[0])
         if self.points is None:
             pairs = self.similarity and affordable([x.shape[1] for x in points], n_points)
-            clouds = LayerPoints.of(points, self.sample, self.seed, pairs)
+            clouds = LayerPoints.of(points, self.sample, self.seed, pairs, spacing)
         else:
-            clouds = self.points.add(points)
+            clouds = self.points.add(points, spacing)
         return replace(
             self,
             heads=heads,
             points=clouds,
-            spacing=precision(recording.hidden[0]),
-            dtype=str(recording.hidden[0].dtype).removeprefix("torch."),
             **self._answers(recorder, recording, batch),
         )
 
@@ -210,9 +203,9 @@ class Totals:
         groups: dict[str, xr.Dataset] = {}
         if self.heads:
             groups["attention"] = _attention(self.heads, level)
-        groups["representations"] = self.points.dimensions(self.spacing, level)
+        groups["representations"] = self.points.dimensions(level)
         if self.similarity:
-            groups["similarity"] = self.points.similarity(self.spacing)
+            groups["similarity"] = self.points.similarity()
         if self.predictions is not None and self.predictions.per_token.rows > 0:
             groups["predictions"] = self.predictions.statistics(level)
         elif self.judged and self.judged == data.n_cases:
