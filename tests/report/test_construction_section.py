@@ -186,6 +186,7 @@ def test_a_filter_is_told_by_its_kernels_and_signals():
     assert largest < certificate.error_bound < max(check.largest_error for check in found.checks)
     assert f"The largest error found on 6 signals is {significant(largest)}, " in proof.findings[1]
     assert "ABOVE" not in " ".join(proof.findings)
+    assert proof.pictures[0].variants[""].data[0].x[-1] == pytest.approx(largest, rel=1e-6)
     assert proof.findings[-1].endswith("of the dense model; it has 1 feature.")
     assert ".." not in proof.findings[0]
 
