@@ -216,9 +216,17 @@ def test_random_labels_against_every_labelling(error):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 5), st.floats(0, 0.49))
 def test_random_labels_count_the_hamming_ball(N, b, P, error):
-    ball = sum(math.comb(N, k) for k in range(math.floor(error * N) + 1))
+    ball = sum(math.comb(N, k) for k in range(math.floor(error * N * (1 + 1e-12)) + 1))
     expected = min(0.0, b * P + math.log2(ball) - N)
     assert expected - 1e-12 <= random_labels(N, b, P, error).value <= expected + 1e-12
+
+
+def test_a_share_of_the_labels_is_that_many_labels_whatever_its_rounding():
+    """0.29 of 100 labels is 29 labels; 0.29 * 100 is 28.999999999999996."""
+    for N in range(1, 121):
+        for wrong in range((N + 1) // 2):
+            ball = sum(math.comb(N, k) for k in range(wrong + 1))
+            assert random_labels(N, 1, 1, wrong / N).value >= min(0.0, 1 + math.log2(ball) - N) - 1e-12
 
 
 def test_a_large_hamming_ball_is_bounded_by_its_entropy():

@@ -157,7 +157,13 @@ def test_every_argument_outside_the_hypotheses_is_refused_with_a_sentence(name, 
         ("packing", {"error": 0.5}, "the constant 0 serves the whole class"),
         ("packing", {"length": 1000}, r"exceeds 2\^1000"),
         ("packing_mean", {"error": 0.3536}, "half of all signs"),
-        ("error_floor", {"depth": 10**400}, "a model that can exist"),
+        ("error_floor", {"depth": 10**400}, "1329 binary digits.*at most 1e100"),
+        ("lookup_size", {"frequencies": 1001}, "between 1 and 1000"),
+        ("depth_width", {"depth_power": 1e-3, "width_power": 1e-3, "width_coefficient": 1e9}, "beyond float64"),
+        ("depth_width_exponential", {"depth_rate": 1e-9}, "a million layers"),
+        ("layerwise_spectral", {"norms": [1e60] * 6, "noises": [1.0] * 6}, "output_norm is beyond float64"),
+        ("layerwise_spectral", {"input_norm": 1e61}, "0 and 1e\\+60 in size; change the units"),
+        ("barron", {"radius": 1e-61}, "1e-60 and 1e\\+60 in size"),
         ("crm_interval", {"found": 31}, "32 is the least"),
         ("crm_interval", {"fraction": 1.0}, "below 1"),
         ("meta_approximation", {"length": 1001}, r"exceeds 2\^1000"),
@@ -182,16 +188,57 @@ def test_every_argument_outside_the_hypotheses_is_refused_with_a_sentence(name, 
         ("layerwise_gaussian", {"shapes": [(3, 2)]}, "has 1 numbers where 2 are expected"),
         ("layerwise_gaussian", {"shapes": [(3, 2, 1), (1, 3)]}, "has 3 numbers where 2 are expected"),
         ("performer_features", {"query_key_norm": 18.0}, "below 18"),
-        ("barron_units", {"error": 1e-200}, "no finite number of units"),
+        ("barron_units", {"error": 1e-60, "constant": 1e60, "radius": 1e60}, "no finite number of units"),
         ("polynomial_span", {"degree": 1025, "depth": 1}, "degree 1024"),
         ("polynomial_span", {"length": 10**6, "degree": 1000, "depth": 1}, r"2\^1000"),
         ("fourier_rate", {"norm": "l3"}, "'l1', 'l2' or 'max'"),
-        ("sampled_maximum", {"failure": 1e-301}, "1e-300"),
+        ("sampled_maximum", {"failure": 1e-61}, "1e-60"),
     ],
 )
 def test_limits_are_refused_with_their_reason(name, change, reason):
     with pytest.raises(ArgumentError, match=reason):
         BOUNDS[name](**{**EXAMPLES[name], **change})
+
+
+EXTREMES = {
+    int: (10**18, 10**100, 2**1000, 10**400),
+    float: (1e300, 1e154, 1e60, 1e30, 1e-30, 1e-60, 1e-160, 1e-300, 5e-324),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [(name, argument) for name, example in EXAMPLES.items() for argument in example]
+)
+def test_huge_and_tiny_arguments_give_numbers_or_a_sentence(name, argument):
+    given = EXAMPLES[name][argument]
+    listed = isinstance(given, list) and isinstance(given[0], float)
+    for extreme in EXTREMES[float] if listed else EXTREMES.get(type(given), ()):
+        try:
+            bound = BOUNDS[name](**{**EXAMPLES[name], argument: [extreme] * len(given) if listed else extreme})
+        except ArgumentError as refusal:
+            told = str(refusal)
+        else:
+            assert all(isinstance(q.value, int) or math.isfinite(q.value) for q in bound.quantities)
+            told = str(bound)
+        assert told.startswith(name)
+        assert len(told) < 3000
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_layerwise_statement_is_the_formula_that_is_computed(residual):
+    """What is printed, evaluated: with residual connections 1 is added to every norm."""
+    for name, changes in (("layerwise_spectral", {}), ("layerwise_gaussian", {})):
+        bound = BOUNDS[name](**{**EXAMPLES[name], **changes, "residual": residual})
+        printed = bound.statement.split(" <= norm(x) ")[1].split(", e_l")[0]
+        s, sides = [1.0, 2.0], [(3, 2), (1, 3)]
+        e = [0.1, 0.1] if name == "layerwise_spectral" else [0.1 * (m**0.5 + n**0.5) for m, n in sides]
+        both = printed.replace("prod_l (s_l + e_l)", "moved").replace("prod_l (1 + s_l + e_l)", "moved")
+        both = both.replace("prod_l (1 + s_l)", "still").replace("prod_l s_l", "still")
+        one = int("prod_l (1 + s_l)" in printed)
+        assert both.strip("()") == "moved - still"
+        expected = math.prod(one + a + b for a, b in zip(s, e, strict=True)) - math.prod(one + a for a in s)
+        assert bound.value == pytest.approx(expected, rel=1e-12)
+        assert any("x_{l-1} + phi" in text for text in bound.hypotheses) == residual
 
 
 def test_numpy_numbers_and_arrays_are_taken():

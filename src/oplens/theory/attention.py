@@ -67,6 +67,7 @@ def attention_stability(
         (
             "every token of norm at most r",
             "softmax over any set of visible positions, any additive position bias that does not change",
+            "no biases in queries, keys and values, or biases as columns that meet a constant coordinate of the tokens, counted in r",
         ),
         "derived for this library; compare Kim, Papamakarios & Mnih (arXiv 2006.04710), Castin, Ablin & Peyré (arXiv 2312.14820)",
         _THEOREM_2,

@@ -5,6 +5,9 @@ import math
 from oplens.errors import ArgumentError
 from oplens.theory.statement import Bound, Quantity, Stated, count, number, power
 
+MOST_FREQUENCIES = (
+    1000  # sinusoids take twice as many coordinates; the gap is found by going through all positions and all of them
+)
 _TRADE_OFF = Stated(
     "contribution 3",
     "fundamental trade-offs between depth and width",
@@ -132,7 +135,8 @@ def score_gap(frequencies: int, length: int) -> float:
     >>> round(score_gap(frequencies=4, length=2048), 3)
     0.208
     """
-    K, n = count("score_gap", "frequencies", frequencies), count("score_gap", "length", length, 2, 10**6)
+    K = count("score_gap", "frequencies", frequencies, 1, MOST_FREQUENCIES)
+    n = count("score_gap", "length", length, 2, 10**6)
     w = [10000.0 ** (-k / K) for k in range(K)]
     # 1 - cos = 2 sin^2(./2) keeps the digits of small angles.
     return min(math.fsum(2 * math.sin(x * m / 2) ** 2 for x in w) for m in range(1, n))
@@ -169,7 +173,7 @@ def lookup_size(length: int, vocabulary: int, frequencies: int, outputs: int = 1
     """
     call = "lookup_size"
     n, V = count(call, "length", length, 2, 10**6), count(call, "vocabulary", vocabulary, 2)
-    K, m = count(call, "frequencies", frequencies), count(call, "outputs", outputs)
+    K, m = count(call, "frequencies", frequencies, 1, MOST_FREQUENCIES), count(call, "outputs", outputs)
     table = power(call, V, n)
     L = (n - 1).bit_length()
     codes = [V ** -(-n // 2 ** (L - layer)) for layer in range(L)]
@@ -238,11 +242,15 @@ def depth_width(
     names = ("budget", "depth_coefficient", "depth_power", "width_coefficient", "width_power")
     given = (budget, depth_coefficient, depth_power, width_coefficient, width_power)
     B, alpha, p, gamma, q = (number(call, name, x, open_below=True) for name, x in zip(names, given, strict=True))
-    d = math.exp((math.log(q * gamma / (2 * p * alpha)) + p * math.log(B)) / (2 * p + q))
-    L = B / d**2
-    return _split(
-        call, B, L, d, alpha * L**-p + gamma * d**-q, "alpha L^-p + gamma d^-q", (q / (2 * p + q), p / (2 * p + q))
-    )
+    log_d = (math.log(q) + math.log(gamma) - math.log(2 * p) - math.log(alpha) + p * math.log(B)) / (2 * p + q)
+    log_L = math.log(B) - 2 * log_d
+    if max(abs(log_d), abs(log_L), abs(p * log_L), abs(q * log_d)) > 300:
+        raise ArgumentError(
+            f"{call}: at these constants the optimum is beyond float64; give powers and coefficients nearer to 1."
+        )
+    error = alpha * math.exp(-p * log_L) + gamma * math.exp(-q * log_d)
+    exponents = (q / (2 * p + q), p / (2 * p + q))
+    return _split(call, B, math.exp(log_L), math.exp(log_d), error, "alpha L^-p + gamma d^-q", exponents)
 
 
 def depth_width_exponential(
@@ -288,7 +296,11 @@ def depth_width_exponential(
     names = ("budget", "depth_coefficient", "depth_rate", "width_coefficient", "width_power")
     given = (budget, depth_coefficient, depth_rate, width_coefficient, width_power)
     B, a, b, gamma, beta = (number(call, name, x, open_below=True) for name, x in zip(names, given, strict=True))
-    target = math.log(2 * a * b / (beta * gamma)) + beta / 2 * math.log(B)
+    target = math.log(2 * a) + math.log(b) - math.log(beta) - math.log(gamma) + beta / 2 * math.log(B)
+    if abs(target) > 1e6 * b or abs(target) > 1e6:
+        raise ArgumentError(
+            f"{call}: at these constants the optimum is beyond a million layers; give constants nearer to 1."
+        )
 
     def slope(L: float) -> float:
         return b * L + (beta / 2 - 1) * math.log(L) - target

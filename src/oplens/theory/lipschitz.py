@@ -7,7 +7,6 @@ Lipschitz function on the cube (McShane) as long as 2h <= L/(k-1), and two of th
 import math
 from fractions import Fraction
 
-from oplens.errors import ArgumentError
 from oplens.theory.statement import Bound, Quantity, Stated, count, least_count, number, power, spare
 
 _CLASS = "f on [0,1]^n with abs(f(x) - f(y)) <= L max_i abs(x_i - y_i) and abs(f) <= L/2, every one of them"
@@ -23,7 +22,8 @@ def packing(length: int, lipschitz: float, error: float, bits: int) -> Bound:
     """Parameters that approximate every L-Lipschitz function of n numbers to sup error eps.
 
     b P >= ceil(L / (2 eps))^n. Proof: with k = ceil(L/(2 eps)) the spacing 1/(k-1) exceeds 2 eps/L, so some h > eps has
-    2h <= L/(k-1); the 2^(k^n) sign choices are pairwise more than 2 eps apart, and no model is within eps of two of them.
+    2h <= L/(k-1); the 2^(k^n) sign choices are pairwise more than 2 eps apart, and no model is within eps of two of them. Such models
+    have all sign choices right, so real parameters need a VC dimension of k^n (:func:`oplens.theory.vc_dimension`).
 
     Parameters
     ----------
@@ -72,7 +72,8 @@ def packing(length: int, lipschitz: float, error: float, bits: int) -> Bound:
             _CLAIM_1,
             "depth O(log n) and polynomial width, poly(n, 1/eps), approximate every Lipschitz function of n tokens",
             (),
-            "false: at fixed L/eps > 2 the parameters grow exponentially with n, whatever the depth; it contradicts Teorema 1 as well",
+            "false: at fixed L/eps > 2 bP grows exponentially with n, whatever the depth (and P itself for real parameters without "
+            "exponentials: 4P(t + 2) >= ceil(L/(2 eps))^n); it contradicts Teorema 1 as well",
         ),
     )
 
@@ -130,7 +131,8 @@ def packing_mean(length: int, lipschitz: float, error: float, bits: int) -> Boun
             "2.1 (Barron)",
             "functions of bounded first derivative are approximated to O(1/sqrt(m)) by m neurons",
             (),
-            "false for that class: the error falls no faster than (bP)^(-1/n); the class with that rate is Barron's (see barron)",
+            "false for that class: with parameters of b bits the error falls no faster than (bP)^(-1/n), up to constants; the class with "
+            "that rate is Barron's (see barron)",
         ),
     )
 
@@ -167,10 +169,6 @@ def error_floor(length: int, lipschitz: float, parameters_per_layer: int, depth:
     L = number(call, "lipschitz", lipschitz, 0, open_below=True)
     layers = count(call, "depth", depth)
     capacity = b * layers * count(call, "parameters_per_layer", parameters_per_layer)
-    if capacity.bit_length() > 1000:
-        raise ArgumentError(
-            f"{call}: {capacity.bit_length()} binary digits of capacity are more than this counts; give a model that can exist."
-        )
     k = _root(capacity, n)
     return Bound(
         call,
@@ -190,6 +188,8 @@ def error_floor(length: int, lipschitz: float, parameters_per_layer: int, depth:
 
 def _root(value: int, n: int) -> int:
     """floor(value^(1/n)), exactly."""
+    if n >= value.bit_length():  # 2^n is more already
+        return 1
     k = max(1, round(2 ** (math.log2(value) / n)))
     while k**n > value:
         k -= 1

@@ -239,10 +239,12 @@ def _layerwise(
             Quantity("error", size * moved, "same as f", "bound", long_name),
             Quantity("output_norm", size * math.prod(gains), "same as f", "bound", "norm of the unperturbed output"),
         ),
-        "norm(T~ - T) <= norm(x) (prod_l (s_l + e_l) - prod_l s_l)",
+        f"{'E ' if gaussian else ''}norm(T~ - T) <= norm(x) "
+        + ("(prod_l (1 + s_l + e_l) - prod_l (1 + s_l))" if residual else "(prod_l (s_l + e_l) - prod_l s_l)")
+        + (", e_l = sigma (sqrt(m_l) + sqrt(n_l))" if gaussian else ""),
         (
-            "x_l = phi(W_l x_{l-1}) (plus x_{l-1} with residuals), phi 1-Lipschitz with phi(0) = 0, as ReLU; biases as a column that "
-            "meets a constant coordinate of x",
+            f"x_l = {'x_{l-1} + ' if residual else ''}phi(W_l x_{{l-1}}), phi 1-Lipschitz with phi(0) = 0, as ReLU (GELU's constant is "
+            "1.129); biases as a column that meets a constant coordinate of x",
             *((_GAUSSIAN,) if gaussian else ()),
         ),
         "derived for this library by induction"

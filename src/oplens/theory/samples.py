@@ -2,7 +2,6 @@
 
 import math
 
-from oplens.errors import ArgumentError
 from oplens.theory.statement import Bound, Quantity, Stated, count, number
 
 _SAMPLES = "samples independent, from the distribution that is tested; loss between 0 and 1"
@@ -190,10 +189,6 @@ def sampled_maximum(samples: int, failure: float) -> Bound:
     call = "sampled_maximum"
     N = count(call, "samples", samples)
     delta = number(call, "failure", failure, 0, 1, open_below=True, meaning="probability of failure")
-    if delta < 1e-300:
-        raise ArgumentError(
-            f"{call}(failure={delta:g}): a failure probability below 1e-300 is no statement about samples; give a larger one."
-        )
     return Bound(
         call,
         (Quantity("fraction", -math.expm1(math.log(delta) / N), "1", "bound", "fraction of inputs that may err more"),),

@@ -12,7 +12,7 @@ _BARRON = "Barron 1993 (IEEE Trans. Inform. Theory 39:930): squared error at mos
 _STATED = "functions of bounded first derivative are approximated to O(1/sqrt(m)) by m hidden neurons"
 _WRONG = (
     "the class is a finite first Fourier moment C_f, with the constant 2 r C_f, in L2(mu); for all functions of bounded first derivative "
-    "no such rate holds (packing_mean)"
+    "no such rate holds with parameters of any fixed number of bits (packing_mean)"
 )
 
 
@@ -60,7 +60,7 @@ def barron(constant: float, radius: float, units: int) -> Bound:
         (
             "f(x) = f(0) + int (exp(i w.x) - 1) F(w) dw on the ball, int norm(w) abs(F) <= C",
             "mu any probability measure on the ball of radius r",
-            "units sigmoidal: bounded, tending to 0 and 1",
+            "units sigmoidal: bounded and measurable, tending to 0 and 1",
         ),
         _BARRON,
         Stated("2.1 (Barron)", _STATED, (("error", 1 / math.sqrt(m)),), _WRONG),
@@ -145,7 +145,7 @@ def barron_gaussian(length: int, scale: float) -> Bound:
         (Quantity("constant", value, "same as f per unit of x", "exact", "first Fourier moment of the Gaussian"),),
         "C = sqrt(2) Gamma((n+1)/2) / (s Gamma(n/2)) for exp(-norm(x)^2/(2 s^2))",
         ("f = exp(-norm(x)^2/(2 s^2)) on all of R^n; on a ball another extension of f may have a smaller constant",),
-        "derived for this library; Barron 1993, section IX, lists the example",
+        "derived for this library, for the constant of Barron 1993",
         Stated("2.1 (Barron)", _STATED, (("largest derivative", math.exp(-0.5) / s),), _WRONG),
     )
 
@@ -242,7 +242,8 @@ def polynomial_span(length: int, degree: int, depth: int = 1) -> Bound:
         ),
         "networks with an activation of degree k span at most C(n + k^depth, n) dimensions and miss x_1^(K+1) by 2^-K",
         ("feed-forward, no products of units and no attention", "activation a polynomial of degree k"),
-        "Leshno, Lin, Pinkus & Schocken 1993: an activation is universal iff it is no polynomial; the counts derived for this library",
+        "the counts derived for this library; the criterion, that a continuous activation is universal iff it is no polynomial, is of "
+        "Leshno, Lin, Pinkus & Schocken 1993",
         Stated(
             "1 (Cybenko; Hornik et al.)",
             "one hidden layer with a non-polynomial activation approximates every continuous function on a compact set",

@@ -10,6 +10,11 @@ from oplens.errors import ArgumentError
 CLAIMS = ("exact", "conditional", "truncated", "bound", "fitted", "measured")
 PAPER = "Teoria da Aproximação Universal em Transformers de Profundidade Arbitrária"
 LARGEST_EXPONENT = 1000  # counts are returned as whole numbers; above 2^1000 a user's own arithmetic leaves float64
+LARGEST_COUNT = 10**100  # products of three such numbers are still float64s; nothing that exists is counted beyond
+SMALLEST_NUMBER, LARGEST_NUMBER = (
+    1e-60,
+    1e60,
+)  # fifth powers of such numbers, and products with counts, are still float64s
 _SLACK = 1e-12  # far above the rounding of the formulas here, far below what moves a count by one
 
 
@@ -93,6 +98,13 @@ class Bound:
     source: str
     stated: Stated | None = None
 
+    def __post_init__(self) -> None:
+        for quantity in self.quantities:
+            if isinstance(quantity.value, float) and not math.isfinite(quantity.value):
+                raise ArgumentError(
+                    f"{self.name}: {quantity.name} is beyond float64 at these arguments; give numbers nearer to 1, in other units."
+                )
+
     @property
     def value(self) -> int | float:
         """The principal number."""
@@ -128,14 +140,15 @@ def _shown(value: int | float) -> str:
 
 def count(call: str, name: str, value: Any, least: int = 1, most: int | None = None, meaning: str = "") -> int:
     """A whole number in [least, most]; numpy's whole numbers are taken, True and 3.0 are not."""
-    limits = f"of at least {least}" if most is None else f"between {least} and {most}"
+    limits = f"of at least {least} and at most 1e100" if most is None else f"between {least} and {most}"
+    most = LARGEST_COUNT if most is None else most
     meaning = f" ({meaning})" if meaning else ""
     try:
         whole = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         whole = None
-    if whole is None or whole < least or (most is not None and whole > most):
-        raise ArgumentError(f"{call}({name}={value!r}): {name}{meaning} must be a whole number {limits}.")
+    if whole is None or whole < least or whole > most:
+        raise ArgumentError(f"{call}({name}={_named(value)}): {name}{meaning} must be a whole number {limits}.")
     return whole
 
 
@@ -149,17 +162,30 @@ def number(
     open_below: bool = False,
     meaning: str = "",
 ) -> float:
-    """A finite real number in [least, below), or in (least, below) with `open_below`."""
+    """A finite real number in [least, below), or in (least, below) with `open_below`; between 1e-60 and 1e60 in size, or 0 where 0 is a value."""
     meaning = f" ({meaning})" if meaning else ""
     sign = "above" if open_below else "at least"
     limits = f"{sign} {least:g}" + (f" and below {below:g}" if below < math.inf else "")
+    smallest = SMALLEST_NUMBER if open_below and least == 0 else 0.0
     try:
         real = math.nan if isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError, OverflowError):
         real = math.nan
     if not math.isfinite(real) or real < least or real >= below or (open_below and real == least):
-        raise ArgumentError(f"{call}({name}={value!r}): {name}{meaning} must be a finite number {limits}.")
+        raise ArgumentError(f"{call}({name}={_named(value)}): {name}{meaning} must be a finite number {limits}.")
+    if not smallest <= abs(real) <= LARGEST_NUMBER:
+        raise ArgumentError(
+            f"{call}({name}={real:g}): {name}{meaning} is computed with in float64 and must lie between "
+            f"{smallest:g} and {LARGEST_NUMBER:g} in size; change the units."
+        )
     return real
+
+
+def _named(value: Any) -> str:
+    """A value as it was given, cut where it is long: whole numbers of more than 4300 digits cannot even be printed."""
+    if isinstance(value, int) and abs(value) >= LARGEST_COUNT:
+        return f"a number of {value.bit_length()} binary digits"
+    return repr(value)
 
 
 def numbers(
