@@ -160,6 +160,28 @@ def test_ranks_ignore_padding():
         np.testing.assert_allclose(ds[name], whole[name], rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("left", [True, False])
+def test_padding_changes_no_numerical_rank(left):
+    """A second singular value of 7.7e-16: above the rounding of 3 positions, below that of 12, were padding counted as positions."""
+    A = np.full((3, 3), 1 / 3) + 4e-16 * np.array([[1, -1, 0], [-1, 1, 0], [0, 0, 0]])
+    padded, mask = batch_of([A[None], np.eye(11)[None]], np.random.default_rng(0), left, np.nan)
+    ds = AttentionRanks.of(padded[:1], mask[:1], causal=False).statistics()
+    assert (
+        float(ds.numerical_rank[0])
+        == float(AttentionRanks.of(A[None, None], causal=False).statistics().numerical_rank[0])
+        == 2
+    )
+
+
+def test_eigenvalues_negative_by_rounding_alone_leave_the_printed_rank_defined():
+    """Rows equal but for the last digits of float32 have an eigenvalue -3e-8; a swap of two positions has -1 in any dtype."""
+    a = np.array([[0.3, 0.7], [0.3 + 2.0**-25, 0.7 - 2.0**-25]], dtype=np.float32)
+    assert np.linalg.eigvals(a.astype(float)).min() < -2e-8
+    for weights, share in ((a, 0), (np.float32([[0.3, 0.7], [0.7, 0.3]]), 1), (a.astype(float), 1)):
+        weights = weights / weights.sum(-1, keepdims=True)
+        assert float(AttentionRanks.of(weights[None, None], causal=False).statistics().undefined[0]) == share
+
+
 def test_a_causal_head_has_its_diagonal_as_eigenvalues():
     A = unpadded(np.random.default_rng(2), 6, 1, True)
     diagonal = np.diag(A[0]) / np.trace(A[0])

@@ -13,7 +13,7 @@ from oplens.measurement.spectra import counted, eigenvalues, entropy_rank, stabl
 if TYPE_CHECKING:
     import xarray as xr
 
-_NEGATIVE = 1e-8  # an eigenvalue's rounding, far below what a negative one is in practice
+_NEGATIVE = 1e-8  # an eigenvalue's rounding in float64, far below what a negative one is in practice
 
 
 @dataclass(frozen=True)
@@ -215,10 +215,12 @@ class AttentionRanks:
         sigma = np.linalg.svd(A, compute_uv=False)
         spectrum = eigenvalues("AttentionRanks.of", A)
         modulus = np.abs(spectrum)
-        bad = ((spectrum.real < -_NEGATIVE) | (np.abs(spectrum.imag) > _NEGATIVE)).any(-1).astype(float)
+        spacing = precision(weights)
+        rounding = max(_NEGATIVE, 4 * spacing)
+        bad = ((spectrum.real < -rounding) | (np.abs(spectrum.imag) > rounding)).any(-1).astype(float)
         printed = entropy_rank(modulus, zero=np.nan)
         sizes = np.maximum(rows, 1)
-        tolerance = A.shape[-1] * precision(weights)
+        tolerance = found.real.sum(-1)[:, None, None] * spacing  # of the case alone: padding changes no rank
         effective = entropy_rank(sigma)
         some = here & np.isfinite(printed)
         return cls(

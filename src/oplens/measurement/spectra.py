@@ -152,7 +152,7 @@ def stable(sigma: Floats) -> Floats:
     return np.asarray(((sigma / sigma[..., :1]) ** 2).sum(-1))
 
 
-def counted(sigma: Floats, tolerance: float) -> Floats:
+def counted(sigma: Floats, tolerance: float | Floats) -> Floats:
     """Singular values, largest first, above tolerance times the largest."""
     return np.asarray((sigma > tolerance * sigma[..., :1]).sum(-1), dtype=float)
 
