@@ -12,7 +12,8 @@ from oplens.data import as_sequences
 from oplens.data.responses import Responses
 from oplens.data.tokens import as_tokens
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement import neural_predictivity
+from oplens.measurement import neural_predictivity, predictivity
+from oplens.measurement.best_layer import against_best, resampled_predictivity
 from oplens.measurement.neural import layer_features, measure_neural, stimulus_tokens
 from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
 from oplens.models.own_recorders import S4DRecorder, TransformerRecorder
@@ -148,8 +149,6 @@ def test_every_layer_is_the_single_measure_to_the_digit():
 
 def test_the_corrected_p_counts_permutations_in_which_any_layer_does_as_well(monkeypatch):
     """The null is seen layer by layer; the correction is then its definition, written out."""
-    from oplens.measurement import predictivity
-
     seen, real = [], predictivity._null
     monkeypatch.setattr(predictivity, "_null", lambda *args: seen.append(real(*args)) or seen[-1])
     model, tokens, data = made_from(1, n=45, noise=12.0, repeats=2)
@@ -194,10 +193,56 @@ def test_what_the_group_says_of_itself():
         assert "layer" in variable.dims or name in ("noise_ceiling", "n_stimuli", "n_repeats")
 
 
+def test_intervals_are_of_held_out_predictions_with_the_same_stimuli_drawn_for_every_layer():
+    """From the single measure's folds and fits; draws by the fourth of the seed's children."""
+    model, tokens, data = made_from(2, n=48, noise=2.0, repeats=3)
+    data = dataclasses.replace(data, group=np.arange(48) // 3)
+    options = {"folds": 4, "permutations": 2, "alphas": (1.0, 30.0), "seed": 5, "resamples": 150}
+    ds = measure_neural(model, tokens, data, level=0.9, **options)
+    split, *_, draws = np.random.SeedSequence(5).spawn(4)
+    Y, drawn = data.values.mean(-1), []
+    for X in layer_features(model, tokens, data):
+        parts = []
+        for train, test in predictivity._folds("", data.group, 4, split):
+            P = predictivity.RidgeFold.of(X, train, test, (1.0, 30.0)).predict(Y)[0]
+            parts.append((P, Y[test], data.group[test]))
+        drawn.append(resampled_predictivity(*map(list, zip(*parts, strict=True)), 150, draws))
+    expected = against_best(ds.mean_predictivity.values, np.array(drawn), 0.9, 16 - 4)
+    assert len(expected) == 5
+    for name, (_, value, _) in expected.items():
+        np.testing.assert_allclose(ds[name], value, rtol=1e-10, atol=1e-12, err_msg=name)
+    assert (ds.attrs["level"], ds.attrs["resamples"]) == (0.9, 150)
+    spread = float(ds.mean_predictivity_high[2] - ds.mean_predictivity_low[2])
+    assert -float(ds.difference_to_best_low[2]) < spread / 2  # the layers err together
+
+
+def test_a_layer_that_all_responses_come_from_is_told_apart_until_noise_hides_it():
+    kept = []
+    for noise in (0.3, 20.0):
+        model, tokens, data = made_from(2, n=90, noise=noise)
+        ds = measure_neural(model, tokens, data, permutations=1, alphas=(1.0, 10.0))
+        kept.append((ds.difference_to_best_high == 0).values.tolist())
+        assert float(ds.difference_to_best.max()) == 0
+    assert kept[0] == [False, False, True, False]
+    assert kept[1][2]
+    assert sum(kept[1]) > 1
+
+
+def test_folds_too_small_to_be_drawn_again_have_no_intervals_and_say_so():
+    model, tokens, data = made_from(1, n=24)
+    data = dataclasses.replace(data, group=np.arange(24) // 4, notes=("one",))
+    ds = measure_neural(model, tokens, data, permutations=1, folds=3, alphas=(1.0,))
+    assert not [name for name in ds if name.endswith("_low") or "best" in name]
+    assert {"level", "resamples"}.isdisjoint(ds.attrs)
+    assert ds.attrs["notes"][0] == "one"
+    assert "a fold holds 2 of the 6 stimuli or groups" in ds.attrs["notes"][1]
+    assert "difference_to_best" in measure_neural(model, tokens, data, permutations=1, folds=2, alphas=(1.0,))
+
+
 class Letters:
     """A tokenizer of three letters with a token before and after every text."""
 
-    name, size, before, after = "letters", 20, (1,), (2,)
+    name, size, before, after, special = "letters", 20, (1,), (2,), frozenset((1, 2))
 
     def encode(self, text):
         return [3 + " ab".index(letter) for letter in text], list(range(1, len(text) + 1))
@@ -291,6 +336,8 @@ class Untouched:
         ({}, {"pool": "max"}, ArgumentError, "mean, last, first"),
         ({}, {"batch_size": 0}, ArgumentError, "batch_size"),
         ({}, {"permutations": 0}, ArgumentError, "permutations"),
+        ({}, {"resamples": 99}, ArgumentError, "resamples=99"),
+        ({}, {"level": 95}, ArgumentError, "level=95"),
         ({}, {"folds": 4}, DataError, "Give fewer folds"),
         ({}, {"folds": 9}, ArgumentError, "fewer folds"),
         ({}, {"alphas": (0.0,)}, ArgumentError, "positive"),

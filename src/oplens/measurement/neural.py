@@ -11,8 +11,9 @@ from oplens.data.tokens import Tokens, as_tokens
 from oplens.errors import ArgumentError, DataError
 from oplens.measurement import predictivity as ridge
 from oplens.measurement.against import stream
-from oplens.measurement.arrays import Floats, plain, variable, whole
+from oplens.measurement.arrays import Floats, fraction, plain, variable, whole
 from oplens.measurement.batches import Inputs
+from oplens.measurement.best_layer import FEWEST, against_best, resampled_predictivity
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,6 +37,8 @@ def measure_neural(
     alphas: Any = ridge.ALPHAS,
     permutations: int = 200,
     halves: int = 100,
+    resamples: int = 1000,
+    level: float = 0.95,
     seed: int = 0,
     batch_size: int = 16,
     memory_limit: float = MEMORY_LIMIT,
@@ -53,6 +56,10 @@ def measure_neural(
         A stimulus without a `position` is its input's mean over real positions, its last or its first real one.
     folds, alphas, permutations, halves, seed
         As for :func:`oplens.measurement.neural_predictivity`; at least one permutation.
+    resamples : int
+        Draws of stimuli, or of groups, that the intervals stand on; at least 100.
+    level : float
+        Of the intervals.
     batch_size : int
     memory_limit : float
         Bytes that the features of all layers may take.
@@ -63,8 +70,9 @@ def measure_neural(
     -------
     xarray.Dataset
         Over (layer, neuron), layer 0 the embedding: `predictivity`, `alpha`, with repeats `normalised_predictivity`; over layer:
-        `mean_predictivity`, `median_normalised_predictivity`, `p_value`, `p_value_corrected`, `null_mean`; `noise_ceiling` (neuron);
-        `n_stimuli`, `n_repeats`. Coordinate `label` (neuron): their names.
+        `mean_predictivity`, `median_normalised_predictivity`, `p_value`, `p_value_corrected`, `null_mean`,
+        `difference_to_best`, this and the first with `_low` and `_high`; `noise_ceiling` (neuron); `n_stimuli`, `n_repeats`. Coordinate
+        `label` (neuron): their names. Attribute `notes` where intervals cannot be had or something was left out.
 
     Raises
     ------
@@ -76,10 +84,18 @@ def measure_neural(
     Each layer alone is :func:`oplens.measurement.neural_predictivity`, to the digit. `p_value_corrected` is what the best of several
     layers is judged by: the share of permutations in which any layer reaches the layer's mean predictivity (single-step max statistic over
     the same permutations), at least `p_value`. A layer that wins by chance on noise alone has one at most .05 in at most 5 % of recordings.
-    Claims: *measured*. Memory: 8 (n_layers + 1) stimuli d_model bytes and one batch.
-    Cost: one pass of the model; per layer that of neural_predictivity.
 
-    Source: Schrimpf et al. (2021), PNAS 118(45), for the protocol; Westfall & Young (1993) for the max statistic.
+    Layers whose `difference_to_best_high` is 0 cannot be told apart from the best: :func:`oplens.measurement.best_layer.against_best`, on
+    held-out predictions of stimuli, or of groups, drawn again within each fold, the same for all layers. Nothing is fitted again: the
+    intervals are about these readouts of these neurons on other stimuli, and leave out that other stimuli would have trained other readouts.
+    In simulated recordings of 20 to 600 stimuli intervals at 95 % held the differences of these readouts in 91 to 99 %, of readouts on
+    average in 89 to 99 %; the mean predictivity of these readouts in 84 to 97 %, with 4 groups of 30 stimuli a fold in 78 %.
+
+    Claims: *measured*. Memory: 8 (n_layers + 1) stimuli d_model bytes and one batch. Cost: one pass of the model; per layer that of
+    neural_predictivity and O(resamples stimuli neurons).
+
+    Source: Schrimpf et al. (2021), PNAS 118(45), for the protocol; Westfall & Young (1993) for the max statistic; Edwards & Hsu (1983), JASA
+    78(384), for comparisons with the best; Rao & Wu (1988), JASA 83(401), for the draws.
 
     Examples
     --------
@@ -95,25 +111,41 @@ def measure_neural(
     >>> ds = measure_neural(model, x, data, permutations=19)
     >>> int(ds.mean_predictivity.argmax("layer")), float(ds.p_value_corrected[1])
     (1, 0.05)
+    >>> (ds.difference_to_best_high == 0).values.tolist()  # which may be the best
+    [False, True]
     """
     from oplens.results import provenance
 
     whole(CALL, "permutations", permutations, 1)
+    whole(CALL, "resamples", resamples, 100)
+    level = fraction(CALL, "level", level)
     # What the recording cannot be divided into is refused before the model runs.
     _, _, blocks, _ = ridge._checked(
         CALL, np.zeros((responses.n_stimuli, 1)), responses.values, responses.group, alphas
     )
-    ridge._folds(CALL, blocks, whole(CALL, "folds", folds, 2), np.random.SeedSequence(whole(CALL, "seed", seed, 0)))
+    split_seed = np.random.SeedSequence(whole(CALL, "seed", seed, 0)).spawn(1)[0]
+    divided = ridge._folds(CALL, blocks, whole(CALL, "folds", folds, 2), split_seed)
+    units = [len(np.unique(blocks[test])) for _, test in divided]
     features = layer_features(
         recorder, inputs, responses, pool=pool, batch_size=batch_size, memory_limit=memory_limit, progress=progress
     )
-    parts, null = [], np.empty((len(features), permutations))
+    draws = resamples if min(units) >= FEWEST else 0
+    parts, null, drawn = [], np.empty((len(features), permutations)), np.empty((len(features), draws))
     for layer, X in enumerate(features):
         if progress is not None:
             progress(f"predicting neurons from layer {layer} of {len(features) - 1}")
-        ds, null[layer] = _layer(X, responses, folds, alphas, permutations, halves, seed)
+        ds, null[layer], drawn[layer] = _layer(X, responses, folds, alphas, permutations, halves, seed, draws)
         parts.append(ds)
     found = _joined(parts, null)
+    notes = list(responses.notes)
+    if draws:
+        intervals = against_best(found["mean_predictivity"].values, drawn, level, sum(units) - len(units))
+        found = found.assign(intervals).assign_attrs(level=level, resamples=draws)
+    else:
+        notes.append(
+            f"Layers have no intervals: a fold holds {min(units)} of the {sum(units)} stimuli or groups that can be drawn again, {FEWEST} are "
+            "needed; give fewer folds."
+        )
     found["n_stimuli"] = variable((), responses.n_stimuli, "stimuli", claim="exact")
     found["n_repeats"] = variable((), responses.n_repeats, "presentations of each stimulus", claim="exact")
     placed = "position of the recording" if responses.position is not None else f"{pool} over real positions"
@@ -125,7 +157,7 @@ def measure_neural(
         "responses": responses.name,
         "response_units": responses.units,
         "pool": placed,
-        **({"notes": list(responses.notes)} if responses.notes else {}),
+        **({"notes": notes} if notes else {}),
     }
     return found.assign_coords(label=("neuron", list(responses.neurons))).assign_attrs(attributes)
 
@@ -265,15 +297,25 @@ def _check_texts(data: Inputs, responses: "Responses") -> None:
 
 
 def _layer(
-    X: Floats, responses: "Responses", folds: int, alphas: Any, permutations: int, halves: int, seed: int
-) -> "tuple[xr.Dataset, Floats]":
-    """One layer's predictivity, and its mean over neurons under each permutation."""
+    X: Floats,
+    responses: "Responses",
+    folds: int,
+    alphas: Any,
+    permutations: int,
+    halves: int,
+    seed: int,
+    resamples: int,
+) -> "tuple[xr.Dataset, Floats, Floats]":
+    """One layer's predictivity, its mean over neurons under each permutation, and on each draw of stimuli."""
     options = {"folds": folds, "alphas": alphas, "halves": halves, "seed": seed}
     ds = ridge.neural_predictivity(X, responses.values, groups=responses.group, permutations=0, **options)
     X, Y, blocks, penalties = ridge._checked(CALL, X, responses.values, responses.group, alphas)
-    split_seed, _, null_seed = np.random.SeedSequence(seed).spawn(3)
+    split_seed, _, null_seed, draw_seed = np.random.SeedSequence(seed).spawn(4)
     fitted = [ridge.RidgeFold.of(X, *pair, penalties) for pair in ridge._folds(CALL, blocks, folds, split_seed)]
-    return ds, ridge._null(fitted, Y.mean(-1), blocks, permutations, null_seed)
+    mean = Y.mean(-1)
+    predicted, shown = [fold.predict(mean)[0] for fold in fitted], [mean[fold.test] for fold in fitted]
+    drawn = resampled_predictivity(predicted, shown, [blocks[fold.test] for fold in fitted], resamples, draw_seed)
+    return ds, ridge._null(fitted, mean, blocks, permutations, null_seed), drawn
 
 
 def _joined(parts: "list[xr.Dataset]", null: Floats) -> "xr.Dataset":
