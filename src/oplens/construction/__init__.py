@@ -3,6 +3,7 @@
 from oplens.construction.bits import build_bits
 from oplens.construction.certificate import Certificate, Margin
 from oplens.construction.depth2 import build_depth2
+from oplens.construction.drawing import draw_real, draw_table
 from oplens.construction.families import NAMED
 from oplens.construction.fourier import build_fourier
 from oplens.construction.function import FunctionTable
@@ -22,5 +23,7 @@ __all__ = [
     "build_fourier",
     "build_lookup",
     "build_piecewise_linear",
+    "draw_real",
+    "draw_table",
     "verify",
 ]

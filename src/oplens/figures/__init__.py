@@ -5,6 +5,7 @@ from oplens.figures.attention_maps import attention_map
 from oplens.figures.cases import signals, waterfall
 from oplens.figures.certificates import certified_fraction, robust_radii
 from oplens.figures.construction import answer_terms, attention_by_layer, construction_flow
+from oplens.figures.construction_filters import filter_waves, gain_comparison, kernel_comparison
 from oplens.figures.construction_proof import (
     construction_margins,
     error_parts,
@@ -47,11 +48,14 @@ __all__ = [
     "dispersion",
     "error_parts",
     "error_surface",
+    "filter_waves",
     "first_kernel",
     "frequency_sweep",
     "function_section",
+    "gain_comparison",
     "head_map",
     "heads_by_layer",
+    "kernel_comparison",
     "kernel_gain",
     "layer_account",
     "layer_similarity",

@@ -151,6 +151,34 @@ _ROBUSTNESS = {
     ),
 }
 
+_CONSTRUCTION = {
+    "construction": {
+        **dict.fromkeys(("hidden_units", "n_heads", "nonzeros", "places"), "layer"),
+        "error_part": "quantity",
+        **dict.fromkeys(("error_bound", "width", "dense", "sparse"), ""),
+    },
+    "construction_margins": dict.fromkeys(("required", "delivered"), "rank"),
+    "construction_checks": dict.fromkeys(("inputs", "errors", "largest_error"), "rank"),
+    "construction_states": {
+        **dict.fromkeys(("known", "wrong"), "case layer token token_2"),
+        **dict.fromkeys(("used", "firing"), "case layer token"),
+    },
+    "construction_maps": {"weight": "case layer head token token_2"},
+    "construction_terms": {
+        "contribution": "case rank quantity",
+        **dict.fromkeys(("rest", "constant", "answer", "wanted"), "case quantity"),
+        "n_terms": "case",
+    },
+    "construction_slices": {**dict.fromkeys(("answer", "wanted", "error"), "rank position"), "largest_error": ""},
+    "construction_surface": {"error": "position position_2"},
+    "construction_kernels": {
+        **dict.fromkeys(("wanted", "built"), "feature lag"),
+        **dict.fromkeys(("wanted_gain", "built_gain"), "feature stimulus"),
+        **dict.fromkeys(("norm", "error", "n_modes"), "feature"),
+    },
+    "construction_waves": dict.fromkeys(("decay_time", "frequency", "size"), "feature wave"),
+}
+
 # Variables and dimensions by kind of group; groups of one kind each are called by its name.
 TABLES: dict[str, dict[str, str]] = {
     "partition": _PARTITION,
@@ -173,6 +201,7 @@ TABLES: dict[str, dict[str, str]] = {
     "errors": _ERRORS,
     "neural": _NEURAL,
     "robustness": _ROBUSTNESS,
+    **_CONSTRUCTION,
 }
 # Any one of these lines of variables makes the group complete.
 REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -196,4 +225,14 @@ REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
     "errors": (("eam", "largest", "n_cases"),),
     "neural": (("predictivity", "mean_predictivity"),),
     "robustness": (("deviation", "first_order", "remainder", "paper_claim"),),
+    "construction": (("hidden_units", "error_bound"),),
+    "construction_margins": (("required", "delivered"),),
+    "construction_checks": (("inputs", "largest_error"),),
+    "construction_states": (("known", "used"),),
+    "construction_maps": (("weight",),),
+    "construction_terms": (("contribution", "answer", "wanted"),),
+    "construction_slices": (("answer", "wanted", "error"),),
+    "construction_surface": (("error",),),
+    "construction_kernels": (("wanted", "built"),),
+    "construction_waves": (("decay_time", "frequency"),),
 }
