@@ -9,7 +9,7 @@ from oplens.errors import ArgumentError
 from oplens.models import transformer_layers
 from oplens.models.transformer import Transformer
 from oplens.models.transformer_config import TransformerConfig
-from oplens.operators.attention import BigBird, Linformer, Performer, Reformer
+from oplens.operators.attention import BigBird, Linformer, Performer, Reformer, Softmax
 from transformer_oracle import Oracle
 
 SMALL = {"d_model": 12, "n_heads": 2, "d_ffn": 7, "n_frequencies": 2}
@@ -397,6 +397,30 @@ def test_a_new_model_learns_to_copy_the_token_before():
         loss.backward()
         optimiser.step()
     assert loss.item() < 0.1
+
+
+@pytest.mark.parametrize(
+    "family",
+    [Softmax(), Performer(16), Linformer(3), Reformer(2, 2), BigBird(3, 1, 1, block_size=1)],
+    ids=lambda family: family.name,
+)
+def test_every_family_learns_the_majority_of_padded_sequences(family):
+    torch.manual_seed(0)
+    x = torch.tensor([[i >> j & 1 for j in range(5)] for i in range(32)] * 2)
+    lengths = torch.tensor([3] * 32 + [5] * 32)
+    ones = (x * (torch.arange(5) < lengths[:, None])).sum(1)
+    labels = (2 * ones > lengths).long()
+    config = TransformerConfig(
+        2, vocabulary=2, d_model=24, n_layers=1, n_heads=1, d_head=20, d_ffn=32, n_frequencies=2, attention=family
+    )
+    model = Transformer(config)
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(100):
+        loss = nn.functional.cross_entropy(model(x, lengths), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert (model(x, lengths).argmax(-1) == labels).double().mean() > 0.9
 
 
 MODEL = Transformer(TransformerConfig(2, vocabulary=4, max_length=6, **SMALL))
