@@ -147,15 +147,10 @@ def _without_waves(
             before, after = batch.z[:, h], batch.z[:, h] - removed
             own = readout.select(torch.tensor([h]))
             moved = _pooled((own.value(after[:, None]) - own.value(before[:, None]))[:, 0], batch.pool)
-            actual.append(moved[:, None] * op.model.decoder.weight[:, h])
-            cut.append(
-                torch.stack(
-                    [
-                        _pooled(p, batch.pool)[:, None] * op.model.decoder.weight[:, h]
-                        for p in _orders(op, h, before, after)
-                    ]
-                )
-            )
+            weight = op.model.decoder.weight[:, h]
+            actual.append(moved[:, None] * weight)
+            orders = [_pooled(p, batch.pool)[:, None] * weight for p in _orders(op, h, before, after)]
+            cut.append(torch.stack(orders))
         found = {"actual": torch.stack(actual, dim=1)}
         yield found | ({"truncated": torch.stack(cut, dim=2)} if cut else {})
 

@@ -104,7 +104,7 @@ def certify(
     """
     import xarray as xr
 
-    from oplens.explanation.explain import case_coords
+    from oplens.explanation.coordinates import case_coords
 
     data = as_sequences(X)
     check_channels(op.model, data, "certify")

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from oplens.data import SequenceData
 from oplens.errors import ArgumentError
+from oplens.explanation.coordinates import case_coords, part_coords
 from oplens.explanation.decomposition import PlainCases, decompose
-from oplens.explanation.explain import case_coords, concrete, part_coords
+from oplens.explanation.explain import concrete
 from oplens.explanation.parts import Bands, Channels, Windows
 from oplens.explanation.training import chunks
 

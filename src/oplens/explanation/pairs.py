@@ -21,8 +21,9 @@ from torch import Tensor
 from oplens.data import SequenceData
 from oplens.errors import ArgumentError
 from oplens.explanation.batch import Batch, Weight
+from oplens.explanation.coordinates import case_coords, part_coords
 from oplens.explanation.decomposition import Decomposition, WaveDecomposition, decompose
-from oplens.explanation.explain import attributes, case_coords, check_memory, concrete, in_units, part_coords
+from oplens.explanation.explain import attributes, check_memory, concrete, in_units
 from oplens.explanation.parts import LayerWaves, Pairs, normalise
 from oplens.explanation.targets import Target
 from oplens.explanation.training import batches

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
-from oplens.explanation.explain import case_coords, complete
+from oplens.explanation.coordinates import case_coords
+from oplens.explanation.explain import complete
 from oplens.explanation.steps import check_pooled
 from oplens.explanation.targets import Target, default_target
 from oplens.explanation.training import check_channels, chunks, gather, labels_of

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
 from oplens.explanation import training
-from oplens.explanation.explain import mode_table
+from oplens.explanation.coordinates import mode_table
 from oplens.explanation.reduction import Reduction, check_count, run, stored_waves
 from oplens.explanation.targets import default_target
 from oplens.models.s4d import S4D

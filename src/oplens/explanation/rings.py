@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from oplens.data import SequenceData, as_sequences
 from oplens.errors import ArgumentError
-from oplens.explanation.explain import case_coords, check_memory
+from oplens.explanation.coordinates import case_coords
+from oplens.explanation.explain import check_memory
 from oplens.explanation.layer_rings import LayerRings, layer_rings, past, untrained_poles
 from oplens.explanation.parts import LayerWaves
 from oplens.explanation.steps import check_pooled

@@ -23,8 +23,9 @@ from torch import Tensor
 
 from oplens.data import SequenceData
 from oplens.errors import ArgumentError
+from oplens.explanation.coordinates import case_coords, mode_table, part_coords
 from oplens.explanation.decomposition import InputDecomposition, PlainCases, decompose
-from oplens.explanation.explain import attributes, case_coords, check_memory, complete, mode_table, part_coords
+from oplens.explanation.explain import attributes, check_memory, complete
 from oplens.explanation.parts import LayerWaves, Waves
 from oplens.explanation.steps import readout_of
 from oplens.explanation.targets import Target
