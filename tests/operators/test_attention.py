@@ -252,6 +252,21 @@ def test_lower_precision_is_near_and_keeps_its_dtype(name, dtype):
     assert (found.output - exact.output).abs().max() < (2 * torch.finfo(dtype).eps + 1e-5) * v.abs().max()
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_autocast_changes_nothing(name):
+    """It would round in the middle: the Performer's error was eight times as large."""
+    family = KINDS[name]
+    for dtype in (torch.float32, torch.bfloat16):
+        q, k, v = (x.to(dtype) for x in draw(family, length=20))
+        k = q if family.shares_queries else k
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = attend(q, k, v, family, weights=True)
+        outside = attend(q, k, v, family, weights=True)
+        assert inside.output.dtype == dtype
+        assert torch.equal(inside.output, outside.output)
+        assert torch.equal(inside.weights, outside.weights)
+
+
 def test_shares_of_a_padded_query_do_not_reach_others():
     """Queries are not masked, and need not be: no row depends on another query."""
     q, k, v = draw(Softmax(), length=6)

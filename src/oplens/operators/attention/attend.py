@@ -1,6 +1,7 @@
 """Attention behind one signature, whatever the family."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -79,7 +80,7 @@ def attend(
     Notes
     -----
     Accuracy: *exact* for the family's own formula; rows of A sum to 1, or are 0 where nothing is visible. float16 and bfloat16 are
-    computed in float32 and rounded at the end. Draws come from the family's seed alone; torch's global generator is left alone.
+    computed in float32 and rounded at the end, under autocast too. Draws come from the family's seed alone; torch's global generator is left alone.
     Cost: O(length^2) for Softmax, Reformer (dense reference); O(length rank) for Linformer; O(length) for Performer and BigBird.
 
     Examples
@@ -116,7 +117,9 @@ def attend(
         # Selected, not multiplied: padding may hold NaN, and 0 * NaN is NaN.
         k, v = torch.where(visible, k, 0), torch.where(visible, v, 0)
         q = k if isinstance(family, Reformer) else q
-    output, dense = _run(family, q, k, v, scale, seen, weights)
+    # Autocast would round scores and logarithms of features to half precision between two products.
+    with nullcontext() if q.is_meta else torch.autocast(q.device.type, enabled=False):
+        output, dense = _run(family, q, k, v, scale, seen, weights)
     return Attention(output.to(dtype), None if dense is None else dense.to(dtype))
 
 
