@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -98,12 +99,33 @@ def test_operations_are_those_that_are_counted(name, length):
     assert found.training == 3 * found.total
 
 
-@pytest.mark.parametrize("name", ["125M", "175B"])
+@pytest.mark.parametrize("name", PRESETS)
 def test_operations_of_the_presets(name):
     config = PRESETS[name]
     with FlopCounterMode(display=False) as counted, torch.no_grad():
-        on_meta(config)(meta_input(config, 1, 512))
+        output = on_meta(config)(meta_input(config, 1, 512))
+    assert output.shape == (1, 512, 50257)
     assert count_flops(config, 512).total == counted.get_total_flops()
+
+
+def test_the_page_shows_the_numbers_of_the_presets():
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
+    lines = page.split("## The sizes of the paper's Table 1")[1].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| \d", line)]
+    assert [row[0] for row in rows] == list(PRESETS)
+    for row, config in zip(rows, PRESETS.values(), strict=True):
+        memory = count_memory(config, 2048, dtype=torch.bfloat16)
+        flops = count_flops(config, 2048)
+        numbers = (
+            memory.weights / 1e9,
+            memory.training / 1e9,
+            memory.cache / 1e9,
+            flops.per_position / 1e9,
+            flops.training / 1e15,
+        )
+        assert row[1] == " x ".join(str(n) for n in TABLE[row[0]])
+        assert row[2] == f"{count_parameters(config).total:,}"
+        assert row[3:] == [f"{n:.3g}" if n < 1000 else f"{n:,.0f}" for n in numbers]
 
 
 def test_a_backward_pass_costs_two_forward_passes():
