@@ -142,6 +142,9 @@ def test_word_pieces_say_no_bytes_of_tokens_but_texts_know_theirs(tmp_path):
     cut = text_tokens(["Once  upon a times."], tokenizer, window=5)
     assert cut.ids.tolist() == [[1, 3, 4, 5, 2], [1, 6, 7, 8, 2]]
     assert cut.n_bytes.tolist() == [len("Once  upon a"), len(" times.")]
+    assert cut.text_mask.tolist() == [[False, True, True, True, False]] * 2
+    assert "2 predicted tokens are special" in cut.notes[-1]
+    assert text_tokens(["Once upon a time. \n"], tokenizer).n_bytes.tolist() == [19]
 
 
 def test_sentencepiece_like_tokenizers_drop_the_blank_they_add(tmp_path):
@@ -213,9 +216,51 @@ def test_bytes_of_tokens_are_those_of_all_but_the_first():
     tokens = as_tokens([[1, *ids], [*ids, 2]], tokenizer)
     whole, first = len("abc é".encode()), len(tokenizer.pieces(ids)[0])
     assert tokens.n_bytes.tolist() == [whole, whole + 1 - first]  # " abc é", the blank being the first token's
-    bare = as_tokens([[1, *ids], [1, 1, 2]], tokenizer)
+    assert tokens.text_mask.tolist() == [[False, *[True] * len(ids)], [True] * len(ids) + [False]]
+    bare = as_tokens(
+        [[1, *ids], [1, 259]], tokenizer
+    )  # the blank that stands in front of a text, and nothing behind it
     assert bare.n_bytes is None
     assert "Case 1" in bare.notes[-1]
+
+
+def test_special_tokens_are_no_text_wherever_they_stand():
+    tokenizer = pieces()
+    tokens = as_tokens([[1, 260, 2, 1, 261], [1, 1, 2], [260, 262]], tokenizer)
+    assert tokens.n_bytes.tolist() == [2, 0, 1]
+    assert tokens.text_mask.tolist() == [
+        [False, True, False, False, True],
+        [False] * 5,
+        [True, True, False, False, False],
+    ]
+    assert tokens.notes == (
+        "4 predicted tokens are special and stand for no text: they count in perplexity, not in bits per byte.",
+    )
+    batches = list(tokens.batches(2))
+    assert [b.text_mask.tolist() for b in batches] == [tokens.text_mask[:2].tolist(), [[True, True]]]
+    assert tokens.first(2).text_mask.tolist() == tokens.text_mask[:2].tolist()
+    assert as_tokens([[1, 1, 2]], tokenizer).n_bytes is None
+    assert as_tokens([[1, 5]]).text_mask is None
+
+
+class Spans:
+    """A backend whose tokens have these spans; one put in by a normaliser has none, (0, 0), and the last blanks are dropped."""
+
+    ids = (7, 8, 9, 10)
+    offsets = ((0, 2), (0, 0), (1, 3), (2, 3))
+
+    def encode(self, text, add_special_tokens):
+        assert not add_special_tokens
+        return self
+
+
+def test_bytes_before_the_end_of_a_token_never_decrease_and_reach_the_end_of_the_text():
+    tokenizer = HuggingFaceTokenizer("spans", Spans(), (), (), frozenset(), "", False)
+    ids, ends = tokenizer.encode("éab \n")  # two bytes for the first character
+    assert (ids, ends) == ([7, 8, 9, 10], [3, 3, 4, 6])
+    tokens = text_tokens(["éab \n"], tokenizer, window=2)
+    assert tokens.n_bytes is None  # the token put in covers no byte
+    assert text_tokens(["éab \n"], tokenizer, window=4).n_bytes.tolist() == [3]
 
 
 def test_batches_are_cut_to_their_longest_case():
@@ -411,6 +456,7 @@ def test_labels_can_be_written_into_a_result():
         ({"ids": np.array([[1, 2], [-3, 0]])}, "case 1 holds -3"),
         ({"lengths": np.array([1, 1])}, "padding must be 0"),
         ({"n_bytes": np.array([1])}, "n_bytes"),
+        ({"text_mask": np.array([True, False])}, "text_mask"),
     ],
 )
 def test_parts_that_do_not_fit(parts, words):

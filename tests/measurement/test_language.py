@@ -61,6 +61,28 @@ def test_a_uniform_model_has_the_vocabulary_as_perplexity():
     assert float(ds.loss_error) == pytest.approx(0, abs=1e-12)
 
 
+def test_tokens_that_are_no_text_cost_perplexity_and_no_bits():
+    """Beginnings and ends between two stories; a case of nothing else has no bytes and no part in bits per byte or its error."""
+    logs = -np.array([[1.0, 2.0, 30.0], [4.0, 0.5, 7.0], [9.0, 9.0, 9.0], [3.0, 1.0, 2.0]])
+    mask = [[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
+    text = [[1, 1, 0], [1, 1, 1], [0, 0, 0], [0, 1, 1]]
+    parts = [
+        PredictionTotals.of(logs[k], np.array(mask)[k], np.array([5, 3, 0, 4])[k], np.array(text)[k])
+        for k in (slice(0, 1), slice(1, 4))
+    ]
+    ds = (parts[0] + parts[1]).statistics()
+    assert float(ds.loss) == pytest.approx((33 + 4.5 + 27 + 6) / 11, rel=1e-12)
+    bits, sizes = np.array([3, 4.5, 3]) / math.log(2), np.array([5, 3, 4])
+    rate = bits.sum() / 12
+    assert float(ds.bits_per_byte) == pytest.approx(rate, rel=1e-12)
+    assert float(ds.bits_per_byte_error) == pytest.approx(
+        math.sqrt(3 / 2 * ((bits - rate * sizes) ** 2).sum()) / 12, rel=1e-12
+    )
+    assert (int(ds.n_predictions), int(ds.n_bytes)) == (11, 12)
+    nothing = PredictionTotals.of(logs[2:3], n_bytes=[0], text=[[0, 0, 0]]).statistics()
+    assert "bits_per_byte" not in nothing
+
+
 LOGS = [[-1.0, -2.0]]
 
 
@@ -72,7 +94,9 @@ LOGS = [[-1.0, -2.0]]
         (lambda: PredictionTotals.of([-1.0]), ArgumentError, "n_cases, n_predictions"),
         (lambda: PredictionTotals.of(LOGS, [[0, 0]]).statistics(), DataError, "no predictions"),
         (lambda: PredictionTotals.of(LOGS, n_bytes=[1.5]), ArgumentError, "whole numbers"),
-        (lambda: PredictionTotals.of(LOGS, n_bytes=[0]), DataError, "predictions without bytes"),
+        (lambda: PredictionTotals.of(LOGS, n_bytes=[0]), DataError, "predictions of text without bytes"),
+        (lambda: PredictionTotals.of(LOGS, n_bytes=[3], text=[[0, 0]]), DataError, "bytes without predictions of text"),
+        (lambda: PredictionTotals.of(LOGS, n_bytes=[3], text=[1, 0]), ArgumentError, "n_cases, n_predictions"),
         (lambda: PredictionTotals.of(LOGS) + PredictionTotals.of(LOGS, n_bytes=[2]), ArgumentError, "all or for none"),
         (lambda: token_log_probabilities(np.zeros((1, 2, 3)), [[0, 3]]), DataError, "vocabulary"),
         (lambda: token_log_probabilities(np.zeros((1, 2, 3)), [[0, -100]]), DataError, "mask padding"),

@@ -197,6 +197,24 @@ def test_perplexity_and_bits_are_those_of_a_plain_loop():
     assert (int(ds["n_predictions"]), int(ds["n_bytes"])) == (sum(counts), sum(sizes))
 
 
+def test_special_tokens_cost_no_bits():
+    """A token that ends a text, as the tokenizer puts it there: its cost is in perplexity alone, whatever the batch."""
+    fake, rows = Fake(), ragged()
+    tokens = counted(rows)
+    text = (tokens.ids != 4) & tokens.mask
+    n_bytes = np.array([sum(k + 1 for k in row[1:] if k != 4) for row in rows])
+    assert (tokens.ids == 4).sum() > 3
+    tokens = Tokens(tokens.ids, tokens.lengths, n_bytes, text_mask=text)
+    nats = 0.0
+    for row in rows:
+        logs = torch.log_softmax(fake.logits(torch.tensor(row)), -1)
+        nats -= sum(float(logs[k, following]) for k, following in enumerate(row[1:]) if following != 4)
+    for size in (1, 3):
+        ds = measure(fake, tokens, batch_size=size)["predictions"].to_dataset()
+        assert float(ds["bits_per_byte"]) == pytest.approx(nats / np.log(2) / n_bytes.sum(), rel=1e-12)
+        assert float(ds["loss"]) == pytest.approx(float(measure(fake, rows)["predictions"]["loss"]), rel=1e-12)
+
+
 def test_scores_are_turned_into_probabilities_piece_by_piece(monkeypatch):
     whole = measure(Fake(), ragged())["predictions"].to_dataset()
     monkeypatch.setattr(survey, "_LOGITS", 3 * VOCABULARY)

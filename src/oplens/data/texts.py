@@ -25,6 +25,8 @@ class Tokenizer(Protocol):
         Tokens are 0 to size - 1.
     before, after : tuple of int
         What the tokenizer puts around a text by its own habit, such as a token for its beginning.
+    special : frozenset of int
+        Tokens that stand for no text.
     """
 
     @property
@@ -35,6 +37,8 @@ class Tokenizer(Protocol):
     def before(self) -> tuple[int, ...]: ...  # noqa: D102
     @property
     def after(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def special(self) -> frozenset[int]: ...  # noqa: D102
 
     def encode(self, text: str) -> tuple[list[int], list[int]]:
         """Tokens of a text, nothing put around it; and how many of its UTF-8 bytes lie before the end of each."""
@@ -96,6 +100,7 @@ class ScoredPieces:
     name = "byte-pair encoding by scores (vocabulary.json)"
     before = (1,)
     after = ()
+    special = frozenset((0, 1, 2))
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.scores):
@@ -255,7 +260,8 @@ class HuggingFaceTokenizer:
     def encode(self, text: str) -> tuple[list[int], list[int]]:
         """See :class:`Tokenizer`."""
         encoding = self.backend.encode(text, add_special_tokens=False)
-        # Spans may overlap (bytes of one character) or leave gaps (blanks dropped): what counts is how far they reach.
+        # Spans may overlap (bytes of one character), leave gaps (blanks dropped) or be empty, (0, 0), for tokens put in: what counts is how
+        # far they reach. What lies behind the last one, such as a dropped blank, is text that it ends.
         reached, ends = 0, []
         sizes = [0]
         for character in text:
@@ -263,7 +269,7 @@ class HuggingFaceTokenizer:
         for _, end in encoding.offsets:
             reached = max(reached, end)
             ends.append(sizes[reached])
-        return list(encoding.ids), ends
+        return list(encoding.ids), [*ends[:-1], sizes[-1]] if ends else []
 
     def pieces(self, tokens: Sequence[int]) -> list[bytes] | None:
         """See :class:`Tokenizer`."""

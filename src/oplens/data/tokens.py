@@ -23,11 +23,13 @@ class TokenBatch:
     ids : ndarray of int64, (batch, length)
     mask : ndarray of bool, (batch, length)
     n_bytes : ndarray of int64, (batch,), or None
+    text_mask : ndarray of bool, (batch, length), or None
     """
 
     ids: Integers
     mask: NDArray[np.bool_]
     n_bytes: Integers | None
+    text_mask: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,10 @@ class Tokens:
         What the data are called, and where they came from.
     notes : tuple of str
         Sentences a reader has to know, such as how a text was cut.
+    extra : mapping
+        Further facts, ready for JSON.
+    text_mask : ndarray of bool, (n_cases, length), or None
+        True where a token stands for text: `n_bytes` are the bytes of these, special tokens have none. None: everywhere.
 
     Raises
     ------
@@ -70,6 +76,7 @@ class Tokens:
     source: str = "array"
     notes: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    text_mask: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         ids, lengths = self.ids, self.lengths
@@ -89,6 +96,8 @@ class Tokens:
             raise DataError("Tokens: ids other than 0 past a case's length; padding must be 0.")
         if self.n_bytes is not None and (self.n_bytes.shape != lengths.shape or self.n_bytes.min() < 0):
             raise DataError(f"Tokens: n_bytes must be {len(lengths)} whole numbers, one per case.")
+        if self.text_mask is not None and (self.text_mask.shape != ids.shape or self.text_mask.dtype != bool):
+            raise DataError(f"Tokens: text_mask must be booleans of shape {ids.shape}, one per token.")
 
     @property
     def n_cases(self) -> int:
@@ -121,7 +130,12 @@ class Tokens:
             rows = slice(start, start + size)
             longest = int(self.lengths[rows].max())
             mask = np.arange(longest) < self.lengths[rows, None]
-            yield TokenBatch(self.ids[rows, :longest], mask, None if self.n_bytes is None else self.n_bytes[rows])
+            yield TokenBatch(
+                self.ids[rows, :longest],
+                mask,
+                None if self.n_bytes is None else self.n_bytes[rows],
+                None if self.text_mask is None else self.text_mask[rows, :longest],
+            )
 
     def labels(self, case: int, longest: int | None = None) -> tuple[str, ...]:
         """Text of each token of a case, or its number where no tokenizer is known; of the first `longest` alone if given."""
@@ -140,6 +154,7 @@ class Tokens:
             ids=self.ids[:n_cases, :longest],
             lengths=self.lengths[:n_cases],
             n_bytes=None if self.n_bytes is None else self.n_bytes[:n_cases],
+            text_mask=None if self.text_mask is None else self.text_mask[:n_cases, :longest],
             notes=(*self.notes, f"The first {n_cases} of {self.n_cases} cases are measured."),
         )
 
@@ -196,12 +211,13 @@ def as_tokens(
         raise DataError(
             f"{call}: a case has {longest} tokens, the model takes at most {max_length}; cut the cases into windows, window={max_length}."
         )
-    n_bytes = None
-    if tokenizer is not None:
-        n_bytes, note = _covered(cases, tokenizer)
-        notes += note
     ids, sizes = padded(cases)
-    return Tokens(ids, sizes, n_bytes, tokenizer, name, source, tuple(notes))
+    n_bytes, text = None, None
+    if tokenizer is not None:
+        text = ~np.isin(ids, list(tokenizer.special)) & (np.arange(ids.shape[1]) < sizes[:, None])
+        n_bytes, note = _covered(cases, text, tokenizer)
+        notes += note
+    return Tokens(ids, sizes, n_bytes, tokenizer, name, source, tuple(notes), text_mask=text)
 
 
 def text_tokens(
@@ -260,10 +276,12 @@ def text_tokens(
     ]
     if left_out:
         notes.append(f"{left_out} pieces of a single token are left out: they predict nothing.")
-    counted, note = _usable(cases, n_bytes)
     padded_ids, lengths = padded(cases)
+    place = np.arange(padded_ids.shape[1])
+    text_mask = (place >= len(before)) & (place < lengths[:, None] - len(after))
+    counted, note = _usable(lengths, text_mask, n_bytes)
     extra = {"texts": len(texts), "window": size}
-    return Tokens(padded_ids, lengths, counted, tokenizer, name, source, (*notes, *note), extra)
+    return Tokens(padded_ids, lengths, counted, tokenizer, name, source, (*notes, *note), extra, text_mask)
 
 
 def checked_window(window: Any, max_length: int | None) -> int | None:
@@ -356,7 +374,7 @@ def _windows(call: str, cases: list[Integers], size: int) -> tuple[list[Integers
     return kept, notes
 
 
-def _covered(cases: list[Integers], tokenizer: Tokenizer) -> tuple[Integers | None, list[str]]:
+def _covered(cases: list[Integers], text: NDArray[np.bool_], tokenizer: Tokenizer) -> tuple[Integers | None, list[str]]:
     """Bytes of every token but the first, by case."""
     counts = []
     for case in cases:
@@ -364,12 +382,19 @@ def _covered(cases: list[Integers], tokenizer: Tokenizer) -> tuple[Integers | No
         if pieces is None:
             return None, ["The tokenizer does not say which bytes a token stands for, so bits per byte are not given."]
         counts.append(sum(map(len, pieces[1:])))
-    return _usable(cases, counts)
+    return _usable(np.array([len(case) for case in cases]), text, counts)
 
 
-def _usable(cases: Sequence[Integers], counts: list[int]) -> tuple[Integers | None, list[str]]:
-    """A case of special tokens alone covers no text: a loss without bytes has no rate."""
-    bare = [i for i, (case, count) in enumerate(zip(cases, counts, strict=True)) if len(case) > 1 and not count]
-    if bare:
-        return None, [f"Case {bare[0]} predicts tokens that stand for no text, so bits per byte are not given."]
-    return np.array(counts, dtype=np.int64), []
+def _usable(lengths: Integers, text: NDArray[np.bool_], counts: list[int]) -> tuple[Integers | None, list[str]]:
+    """Bytes by case where they can be set against the cost of predicting them; and what a reader has to know."""
+    predicted = text[:, 1:].sum(1)
+    special = int((lengths - 1 - predicted).sum())
+    bare = np.flatnonzero((predicted > 0) & (np.array(counts) == 0))
+    if len(bare):
+        return None, [f"Case {bare[0]} predicts tokens that stand for no byte, so bits per byte are not given."]
+    if not predicted.any():
+        return None, []
+    notes = [
+        f"{special:,} predicted tokens are special and stand for no text: they count in perplexity, not in bits per byte."
+    ]
+    return np.array(counts, dtype=np.int64), notes if special else []

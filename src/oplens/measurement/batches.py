@@ -27,6 +27,8 @@ class Batch:
         Padding stands on the right.
     n_bytes : ndarray or None
         Bytes of text that the predictions of a case cover.
+    text_mask : ndarray of bool, (batch, length), or None
+        True where a token stands for text.
     labels : tuple of str or None
     """
 
@@ -34,6 +36,7 @@ class Batch:
     lengths: tuple[int, ...]
     n_bytes: Any = None
     labels: tuple[str, ...] | None = None
+    text_mask: Any = None
 
     @property
     def mask(self) -> "torch.Tensor":
@@ -123,7 +126,8 @@ class Inputs:
         data = self.data
         if isinstance(data, Tokens):
             for batch in data.batches(size):
-                yield Batch(torch.from_numpy(batch.ids), tuple(batch.mask.sum(1).tolist()), batch.n_bytes)
+                sizes = tuple(batch.mask.sum(1).tolist())
+                yield Batch(torch.from_numpy(batch.ids), sizes, batch.n_bytes, text_mask=batch.text_mask)
             return
         for start in range(0, self.n_cases, size):
             rows = slice(start, start + size)

@@ -25,7 +25,7 @@ class PredictionTotals:
     per_token : RatioTotals
         -log p over predictions, nats.
     per_byte : RatioTotals or None
-        -log2 p over bytes, where bytes were given.
+        -log2 p of the tokens that stand for text, over bytes, where bytes were given.
 
     Notes
     -----
@@ -43,7 +43,7 @@ class PredictionTotals:
     per_byte: RatioTotals | None = None
 
     @classmethod
-    def of(cls, log_probabilities: Any, mask: Any = None, n_bytes: Any = None) -> "PredictionTotals":
+    def of(cls, log_probabilities: Any, mask: Any = None, n_bytes: Any = None, text: Any = None) -> "PredictionTotals":
         """Of log-probabilities (natural logarithm) of the tokens that came.
 
         Parameters
@@ -53,7 +53,10 @@ class PredictionTotals:
         mask : array, (n_cases, n_predictions), optional
             True where a prediction counts.
         n_bytes : array of int, (n_cases,), optional
-            UTF-8 bytes of the text that the counted predictions cover; a case without predictions has 0.
+            UTF-8 bytes of the text that the counted predictions cover; a case without predictions of text has 0.
+        text : array, (n_cases, n_predictions), optional
+            True where what came stands for text. The cost of other tokens, such as the one that ends a text, counts in perplexity and not
+            per byte. Default: everywhere.
         """
         call = "PredictionTotals.of"
         logs = floats(call, "log_probabilities", log_probabilities, (2,), "(n_cases, n_predictions)", False)
@@ -68,7 +71,11 @@ class PredictionTotals:
         nats = -np.minimum(logs, 0.0).sum(1)
         with np.errstate(invalid="ignore"):  # inf - inf: the error of an infinite mean
             per_token = RatioTotals.of(nats, real.sum(1))
-            per_byte = None if n_bytes is None else RatioTotals.of(nats / math.log(2), _bytes(call, n_bytes, real))
+            per_byte = None
+            if n_bytes is not None:
+                worded = real if text is None else real & validity(call, text, logs.shape, "(n_cases, n_predictions)")
+                bits = np.where(worded, -np.minimum(logs, 0.0), 0.0).sum(1) / math.log(2)
+                per_byte = RatioTotals.of(bits, _bytes(call, n_bytes, worded))
         return cls(per_token, per_byte)
 
     def __add__(self, other: "PredictionTotals") -> "PredictionTotals":
@@ -82,7 +89,7 @@ class PredictionTotals:
             return PredictionTotals(self.per_token + other.per_token, None if one is None or two is None else one + two)
 
     def statistics(self, level: float = 0.95) -> "xr.Dataset":
-        """Perplexity exp(-sum log p / N) and bits per byte -sum log2 p / bytes.
+        """Perplexity exp(-sum log p / N) over all predictions, and bits per byte -sum log2 p / bytes over those of text.
 
         Returns
         -------
@@ -92,8 +99,10 @@ class PredictionTotals:
 
         Notes
         -----
-        Intervals are Student's on the loss, over cases as independent draws, and NaN below two cases. Perplexity depends on the
-        tokenizer, bits per byte does not. Source: the paper, section 6.1 (PPL, natural logarithm).
+        Intervals are Student's on the loss, over cases as independent draws, and NaN below two cases; that of perplexity is their
+        exponential. Perplexity depends on the tokenizer, bits per byte does not: special tokens are context to it and no text, so what it
+        costs to predict one is left out, as the harnesses do that compare models by it (EleutherAI's conditions on a beginning and predicts
+        no end). Source: the paper, section 6.1 (PPL, natural logarithm); bits per byte: Gao et al. (2020), arXiv 2101.00027.
         """
         import xarray as xr
 
@@ -112,7 +121,7 @@ class PredictionTotals:
             "loss_error": variable((), float(self.per_token.error), "standard error of the loss over cases", "nat"),
             "n_predictions": variable((), n, "predictions counted", claim="exact"),
         }
-        if self.per_byte is not None:
+        if self.per_byte is not None and self.per_byte.rows > 0:
             variables["bits_per_byte"] = variable((), float(self.per_byte.mean), "bits per byte of text", "bit")
             variables["bits_per_byte_error"] = variable(
                 (), float(self.per_byte.error), "standard error of bits per byte over cases", "bit"
@@ -170,15 +179,15 @@ def token_log_probabilities(logits: Any, tokens: Any, mask: Any = None) -> tuple
     return np.where(count, chosen - logsumexp(scores, axis=-1), 0.0), count
 
 
-def _bytes(call: str, n_bytes: Any, real: Any) -> Floats:
+def _bytes(call: str, n_bytes: Any, worded: Any) -> Floats:
     counts = plain(call, "n_bytes", n_bytes)
-    if counts.shape != real.shape[:1] or counts.dtype.kind not in "iu" or (counts < 0).any():
+    if counts.shape != worded.shape[:1] or counts.dtype.kind not in "iu" or (counts < 0).any():
         raise ArgumentError(
-            f"{call}(n_bytes of shape {counts.shape}): expected {real.shape[:1]} whole numbers, bytes of text per case."
+            f"{call}(n_bytes of shape {counts.shape}): expected {worded.shape[:1]} whole numbers, bytes of text per case."
         )
-    wrong = (counts > 0) != real.any(1)
+    wrong = (counts > 0) != worded.any(1)
     if wrong.any():
         raise DataError(
-            f"{call}(n_bytes): case {int(np.argmax(wrong))} has bytes without predictions, or predictions without bytes."
+            f"{call}(n_bytes): case {int(np.argmax(wrong))} has bytes without predictions of text, or predictions of text without bytes."
         )
     return counts.astype(float)

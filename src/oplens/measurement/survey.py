@@ -247,7 +247,10 @@ def _predicted(recording: "Recording", batch: Batch) -> PredictionTotals:
             rows = slice(start, stop + 1)
             found, _ = token_log_probabilities(scores[case : case + 1, rows], ids[case : case + 1, rows])
             logs[case, start:stop], counts[case, start:stop] = found[0], True
-    return PredictionTotals.of(logs, counts, batch.n_bytes)
+    text = counts.copy()
+    if batch.text_mask is not None:
+        text[:, : ids.shape[1] - 1] &= batch.text_mask[:, 1:]
+    return PredictionTotals.of(logs, counts, batch.n_bytes, text)
 
 
 def _attention(heads: dict[int, HeadTotals], level: float) -> "xr.Dataset":
