@@ -146,7 +146,8 @@ def errors(exhaustive=False):
     return xr.Dataset(variables, attrs={"level": 0.95, "exhaustive": int(exhaustive)})
 
 
-def neural(layers=5, neurons=20, repeats=True, permutations=200, seed=2):
+def neural(layers=5, neurons=20, repeats=True, permutations=200, seed=2, rivals=None):
+    """With `rivals`, intervals in which these layers may be the best."""
     rng = np.random.default_rng(seed)
     n = layers + 1
     ceiling = rng.uniform(0.5, 0.9, neurons)
@@ -164,6 +165,14 @@ def neural(layers=5, neurons=20, repeats=True, permutations=200, seed=2):
     if permutations:
         variables["p_value"] = array("layer", p, "share of permutations that predict as well")
         variables["null_mean"] = array("layer", 0.01 * np.ones(n), "mean predictivity of permuted responses")
+    if rivals is not None:
+        apart = r.mean(1) - r.mean(1).max()
+        above = {"mean_predictivity": r.mean(1) + 0.04, "difference_to_best": np.minimum(apart / 2, -1e-3)}
+        above["difference_to_best"][list(rivals)] = 0
+        for name, value in {"mean_predictivity": r.mean(1), "difference_to_best": apart}.items():
+            variables[name] = array("layer", value, name)
+            variables[f"{name}_low"] = array("layer", value - 0.05, f"{name}, low end")
+            variables[f"{name}_high"] = array("layer", above[name], f"{name}, high end")
     coords = {"layer": np.arange(n), "neuron": np.arange(neurons)}
     return xr.Dataset(variables, coords=coords, attrs={"folds": 5, "permutations": permutations})
 

@@ -190,6 +190,21 @@ def test_predictivity_shows_neurons_means_ceiling_and_chance_and_fills_layers_ab
     assert [colour != "#ffffff" for colour in mean["marker"]["color"]] == [False, False, True, False, False]
 
 
+def test_means_have_whiskers_and_layers_that_may_be_the_best_are_diamonds():
+    ds = neural(4, 6, rivals=(1, 2))
+    shown = predictivity_by_layer(ds.assign(mean_predictivity_high=ds.mean_predictivity_high + 1))
+    mean = traces(shown)[-1]
+    assert mean["name"] == "mean (filled: p < 0.05, diamond: may be best)"
+    assert list(mean["marker"]["symbol"]) == ["circle", "diamond", "diamond", "circle", "circle"]
+    np.testing.assert_allclose(numbers(mean["error_y"]["array"]), np.full(5, 1.04))
+    np.testing.assert_allclose(numbers(mean["error_y"]["arrayminus"]), np.full(5, 0.05))
+    assert shown.layout.yaxis.range[1] > 1 + float(ds.mean_predictivity.max())
+    value, apart = float(ds.mean_predictivity[3]), float(ds.difference_to_best[3])
+    words = mean["customdata"][3]
+    assert words.startswith(f"layer 3, mean: <b>{value:.3f}</b> [{value - 0.05:.3f}, {value + 1.04:.3f}]")
+    assert f"<br>less than the best: {estimate(apart, apart - 0.05, apart / 2)}" in words
+
+
 def test_without_repeats_or_permutations_there_is_no_ceiling_and_no_chance():
     drawn = [trace["name"] for trace in traces(predictivity_by_layer(neural(2, 4, repeats=False, permutations=0)))]
     assert drawn == ["one neuron", "mean"]

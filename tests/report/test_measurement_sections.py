@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 
 import synthetic_measurements as invented
+from oplens.figures.layers import estimate
 from oplens.report import render
 from oplens.report.blocks import Limits
 from oplens.report.facts import data_rows, kinds, model_rows, notes
@@ -478,6 +479,59 @@ def test_the_best_layer_for_neurons_is_judged_as_the_best_of_many():
     (table,) = sections(invented.measured(neural=corrected))["neural"].tables
     assert table.header[-1] == "p as the best of all layers"
     assert [row[1] for row in table.rows] == [f"{v:.3f}" for v in mean]
+
+
+@pytest.mark.parametrize(
+    ("rivals", "words"),
+    [
+        (
+            (2,),
+            "Of 6 layers, layer 2 predicts the 20 neurons best, with a mean correlation of 0.42 [0.37, 0.46], where",
+        ),
+        (
+            (2, 4),
+            "Of 6 layers, layers 2 and 4 predict the 20 neurons best and cannot be told apart; layer 2 has the largest mean ",
+        ),
+        ((0, 2), "Of 6 layers, the embedding and layer 2 predict the 20"),
+        ((0, 2, 3, 4), "Of 6 layers, the embedding and layers 2 to 4 predict the 20"),
+        ((1, 2, 3, 5), "Of 6 layers, layers 1 to 3 and 5 predict the 20"),
+        ((1, 2, 4), "Of 6 layers, layers 1, 2 and 4 predict the 20"),
+        (
+            range(6),
+            "Any of 6 layers may predict the 20 neurons best: they cannot be told apart; layer 2 has the largest mean ",
+        ),
+    ],
+)
+def test_layers_that_cannot_be_told_apart_are_named(rivals, words):
+    ds = invented.neural(5, 20, rivals=rivals)
+    assert round(float(ds.mean_predictivity[2]), 2) == 0.42
+    found = said(invented.measured(neural=ds), "neural")
+    assert words in found
+    others = [k for k in range(6) if k not in rivals]
+    assert (f"The other {len(others)} layers are behind the best; " in found) == bool(others)
+    if others:
+        nearest = max(others, key=lambda k: float(ds.difference_to_best[k]))
+        apart = -float(ds.difference_to_best[nearest])
+        name = f"layer {nearest}" if nearest else "the embedding"
+        assert f"{name} comes closest, by {estimate(apart, apart / 2, apart + 0.05)}." in found
+
+
+def test_intervals_of_layers_stand_in_the_table_and_the_caption():
+    ds = invented.neural(5, 20, rivals=(1, 2, 3, 4, 5)).assign_attrs(level=0.9)
+    found = sections(invented.measured(neural=ds))["neural"]
+    assert "Whiskers: intervals at 90 % over stimuli" in found.pictures[0].caption
+    apart = float(ds.difference_to_best[0])
+    words = f"The other layer is behind the best by {estimate(-apart, -apart / 2, -apart + 0.05)}."
+    assert words in found.findings
+    (table,) = found.tables
+    assert table.header[:3] == ["layer", "mean correlation", "difference to the best"]
+    mean = float(ds.mean_predictivity[0])
+    assert table.rows[0][1] == f"{mean:.3f} [{mean - 0.05:.3f}, {mean + 0.04:.3f}]"
+    assert table.rows[0][2] == f"\u2212{-apart:.3f} [\u2212{0.05 - apart:.3f}, \u2212{-apart / 2:.3f}]"
+    assert table.rows[2][2] == "0.000 [\u22120.050, 0.000]"
+    without = sections(invented.measured(neural=invented.neural(5, 20)))["neural"]
+    assert "Whiskers" not in without.pictures[0].caption
+    assert not any("told apart" in words or "behind" in words for words in without.findings)
 
 
 def test_neurons_without_repeats_or_permutations_have_no_ceiling_and_no_p():

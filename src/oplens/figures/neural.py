@@ -8,7 +8,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError
-from oplens.figures.layers import estimate, layer_axis
+from oplens.figures.layers import between, estimate, layer_axis, whiskers
 from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, figure
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ def predictivity_by_layer(neural: xr.Dataset) -> "go.Figure":
     ----------
     neural
         The group `/neural`: `predictivity` (layer, neuron), and where known `noise_ceiling` (neuron), `null_mean` and `p_value` (layer).
-        Layers above chance (p < 0.05, corrected for the number of layers where the file does) have a filled mean. Layer 0 is the embedding.
+        Layers above chance (p < 0.05, corrected for the number of layers where the file does) have a filled mean. With
+        `mean_predictivity_low` and `_high` means have whiskers, and with `difference_to_best_high` those that may be the best are diamonds.
+        Layer 0 is the embedding.
 
     Examples
     --------
@@ -49,7 +51,8 @@ def predictivity_by_layer(neural: xr.Dataset) -> "go.Figure":
         hover = [f"layer {k}, responses permuted: <b>{estimate(v)}</b>" for k, v in zip(layers, null, strict=True)]
         data.append(_line("permuted responses", layers, null, hover, {"color": MUTED, "dash": "dot"}))
     data.append(_means(neural, r))
-    drawn = np.concatenate([np.asarray(trace["y"], dtype=float) for trace in data])
+    reach = [neural[name].values for name in ("mean_predictivity_low", "mean_predictivity_high") if name in neural]
+    drawn = np.concatenate([*(np.asarray(trace["y"], dtype=float) for trace in data), *reach])
     top, bottom = float(np.nanmax(drawn)), min(0.0, float(np.nanmin(drawn)))
     return figure(
         data,
@@ -96,26 +99,35 @@ def _neurons(r: xr.DataArray) -> dict[str, Any]:
 
 def _means(neural: xr.Dataset, r: xr.DataArray) -> dict[str, Any]:
     layers, mean = r["layer"].values, r.mean("neuron").values
-    known = next((name for name in ("p_value_corrected", "p_value") if name in neural), None)
-    p = neural[known].values if known else np.full(len(layers), np.nan)
-    middle = neural.get("median_normalised_predictivity", xr.full_like(r.mean("neuron"), np.nan)).values
+    unknown = xr.full_like(r.mean("neuron"), np.nan)
+    p = neural.get("p_value_corrected", neural.get("p_value", unknown)).values
+    middle = neural.get("median_normalised_predictivity", unknown).values
+    low, high = (neural.get(f"mean_predictivity_{end}", unknown).values for end in ("low", "high"))
+    apart = [neural.get(f"difference_to_best{end}", unknown).values for end in ("", "_low", "_high")]
     hover = [
-        f"layer {k}, mean: <b>{estimate(v)}</b>"
+        f"layer {k}, mean: <b>{estimate(v)}</b>{between(a, b, v)}"
+        + ("" if math.isnan(d[0]) else f"<br>less than the best: {estimate(*d)}")
         + ("" if math.isnan(m) else f"<br>of its ceiling, median: {estimate(m)}")
         + ("" if math.isnan(q) else f"<br>p = {estimate(q)}")
-        for k, v, m, q in zip(layers, mean, middle, p, strict=True)
+        for k, v, a, b, m, q, *d in zip(layers, mean, low, high, middle, p, *apart, strict=True)
     ]
+    signs = ["filled: p < 0.05"] * bool(np.isfinite(p).any()) + ["diamond: may be best"] * bool(
+        np.isfinite(apart[2]).any()
+    )
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": "mean" if np.isnan(p).all() else "mean (filled: p < 0.05)",
+        "name": f"mean ({', '.join(signs)})" if signs else "mean",
         "x": layers,
         "y": mean,
+        "error_y": whiskers(mean, low, high, INK, 1.6),
         "line": {"color": INK, "width": 2},
         "marker": {
-            "size": 9,
+            "size": [12 if end >= 0 else 9 for end in apart[2]],
+            "symbol": ["diamond" if end >= 0 else "circle" for end in apart[2]],
             "color": [TOWARD if q < 0.05 else "#ffffff" for q in p],
             "line": {"width": 2, "color": INK},
+            "opacity": 1,  # sizes in a list would make it .7
         },
         "customdata": hover,
         "hovertemplate": "%{customdata}<extra></extra>",
