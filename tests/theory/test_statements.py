@@ -124,7 +124,7 @@ def test_the_table_holds_every_bound_once_and_under_its_own_name():
 
 def wrong_values(name, argument, value):
     if argument == "table":
-        return [[], [0, 1, 1], [0.0, math.nan], [0] * 6]
+        return [[], [0, 1, 1], [0.0, math.nan], [0] * 6, [[0, 1], [1, 0]], np.eye(2), 3, None, {}, True]
     if isinstance(value, list):
         longer = [*value, *value] if argument != "widths" and name != "first_order" else [0, -1]
         return [[], 3, None, longer, [math.nan] * len(value), ["x"] * len(value)]
@@ -193,6 +193,10 @@ def test_every_argument_outside_the_hypotheses_is_refused_with_a_sentence(name, 
         ("polynomial_span", {"length": 10**6, "degree": 1000, "depth": 1}, r"2\^1000"),
         ("fourier_rate", {"norm": "l3"}, "'l1', 'l2' or 'max'"),
         ("sampled_maximum", {"failure": 1e-61}, "1e-60"),
+        ("sample_complexity", {"realisable": "False"}, "realisable must be True or False"),
+        ("sample_complexity", {"realisable": 1}, "realisable must be True or False"),
+        ("layerwise_spectral", {"residual": "no"}, "residual must be True or False"),
+        ("layerwise_gaussian", {"residual": None}, "residual must be True or False"),
     ],
 )
 def test_limits_are_refused_with_their_reason(name, change, reason):

@@ -173,7 +173,7 @@ def one_pass_memory(table: Sequence[Hashable], vocabulary: int) -> Bound:
     Raises
     ------
     ArgumentError
-        If the table's length is no power of V, or a value is NaN (which equals nothing).
+        If the table's length is no power of V, or a value is NaN (which equals nothing) or itself a list.
 
     Notes
     -----
@@ -190,7 +190,7 @@ def one_pass_memory(table: Sequence[Hashable], vocabulary: int) -> Bound:
     """
     call = "one_pass_memory"
     V = count(call, "vocabulary", vocabulary, 2)
-    values = tuple(table)
+    values = _hashable(call, table)
     n = round(math.log(len(values), V)) if values else -1
     if n < 1 or V**n != len(values):
         raise ArgumentError(
@@ -219,3 +219,15 @@ def one_pass_memory(table: Sequence[Hashable], vocabulary: int) -> Bound:
             "a theorem for the space of Turing machines; for transformers it depends on the model. This is the memory of one function",
         ),
     )
+
+
+def _hashable(call: str, table: Sequence[Hashable]) -> tuple[Hashable, ...]:
+    try:
+        values = tuple(table)
+        hash(values)
+    except TypeError:
+        raise ArgumentError(
+            f"{call}: the table must be one sequence of numbers or labels, f of every input in order; got {type(table).__name__}, "
+            "or lists within it."
+        ) from None
+    return values

@@ -6,7 +6,7 @@ T(theta + e) = T(theta) + J e + R,    norm(R) <= M norm(e)^2 / 2    (M bounds th
 import math
 
 from oplens.errors import ArgumentError
-from oplens.theory.statement import Bound, Quantity, Stated, count, number, numbers
+from oplens.theory.statement import Bound, Quantity, Stated, count, flag, number, numbers
 
 _GAUSSIAN = "every parameter gets independent noise N(0, sigma^2)"
 _AT_A_POINT = "at one input x, expectation over the noise; the mean over inputs follows with means on both sides, a supremum does not"
@@ -227,6 +227,7 @@ def layerwise_gaussian(
 def _layerwise(
     call: str, s: tuple[float, ...], e: tuple[float, ...], size: float, residual: bool, long_name: str
 ) -> Bound:
+    residual = flag(call, "residual", residual)
     gains = [x + 1 if residual else x for x in s]
     # The difference of products as a sum of its positive terms: the products themselves would cancel.
     moved, reach = 0.0, 1.0

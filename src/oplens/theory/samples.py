@@ -2,7 +2,7 @@
 
 import math
 
-from oplens.theory.statement import Bound, Quantity, Stated, count, number
+from oplens.theory.statement import Bound, Quantity, Stated, count, flag, number
 
 _SAMPLES = "samples independent, from the distribution that is tested; loss between 0 and 1"
 _STATED = Stated(
@@ -48,7 +48,7 @@ def sample_complexity(error: float, failure: float, bits: int, realisable: bool 
     eps = number(call, "error", error, 0, 1, open_below=True)
     delta = number(call, "failure", failure, 0, 1, open_below=True, meaning="probability of failure")
     C = count(call, "bits", bits, 0)
-    if realisable:
+    if flag(call, "realisable", realisable):
         samples = math.ceil((C * math.log(2) + math.log(1 / delta)) / eps * (1 + 1e-12))
         statement = "with probability 1 - delta every model that fits N samples has true error at most eps"
     else:

@@ -206,6 +206,15 @@ def numbers(
     return items
 
 
+def flag(call: str, name: str, value: Any) -> bool:
+    """True or False: a word such as "no", from a command line, would count as True."""
+    if not isinstance(value, bool):
+        raise ArgumentError(
+            f"{call}({name}={_named(value)}): {name} must be True or False (true or false on the command line)."
+        )
+    return value
+
+
 def power(call: str, base: int, exponent: int) -> int:
     """base^exponent as a whole number, refused above 2^1000."""
     if exponent * math.log2(max(base, 1)) > LARGEST_EXPONENT:
