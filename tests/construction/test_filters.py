@@ -1,5 +1,7 @@
 """Filters as exact ratios of polynomials and as sums of exponentials, held to scipy.signal and to recurrences in many digits."""
 
+from fractions import Fraction
+
 import mpmath
 import numpy as np
 import pytest
@@ -70,6 +72,12 @@ def test_residues_are_those_of_scipy_in_its_convention():
         simple.response(30), signal.lfilter([1.0, 0.5, 0.2], np.poly([0.9, -0.5]), t == 0), rtol=0, atol=1e-13
     )
     assert len(r) == 3
+
+
+def test_missing_zeros_are_where_scipy_has_them():
+    z, p, k = [0.3], [0.5, -0.4, 0.2], 2.0
+    expected = signal.sosfilt(signal.zpk2sos(z, p, k), np.eye(1, 20)[0])
+    assert np.abs(ExponentialSum.from_zpk(z, p, k).response(20) - expected).max() < 1e-15
 
 
 def test_a_pole_that_a_zero_cancels_is_gone():
@@ -150,6 +158,22 @@ def test_a_matrix_over_lags_leaves_over_what_its_rank_cuts():
     assert min(np.abs(cut.weights)) >= max(np.abs(np.linalg.eigvalsh(H - cut.response(9)))) - 1e-9
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_rounding_leaves_over_is_bounded_in_exact_arithmetic(seed):
+    rng = np.random.default_rng(seed)
+    H = rng.normal(size=(5, 5))
+    H = H + H.T
+    kernel = SecondOrderKernel.from_matrix(H)
+    rows = [[Fraction(v) for v in item.values] for item in kernel.filters]
+    weights = [Fraction(w) for w in kernel.weights]
+    exact = Fraction(0)
+    for s in range(5):
+        for t in range(5):
+            stored = sum(w * row[s] * row[t] for w, row in zip(weights, rows, strict=True))
+            exact += abs(Fraction(float(H[s, t])) - stored)
+    assert 0 < exact <= Fraction(kernel.left_over) < 1e-12
+
+
 def test_files_of_numbers(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(6.0).reshape(1, 6))
     (tmp_path / "ba.csv").write_text("# b, a\n0.5; 0.5\n1, -0.2, 0.1\n")
@@ -192,7 +216,7 @@ def test_files_of_numbers(tmp_path):
         (lambda: ExponentialSum.from_ba([1.0, 2.0, 3.0], [1.0, -0.5]), "finite part beyond lag 0.*FiniteKernel"),
         (lambda: ExponentialSum.from_ba([1.0], [0.0, 1.0]), "answers before its input"),
         (lambda: ExponentialSum.from_ba([0.0], [1.0, 0.5]), "numerator is 0"),
-        (lambda: ExponentialSum.from_zpk([0.1, 0.2], [0.5], 1.0), "2 zeros but 1 poles"),
+        (lambda: ExponentialSum.from_zpk([0.1, 0.2], [0.5], 1.0), "finite part beyond lag 0"),
         (lambda: ExponentialSum.from_sos(np.ones((2, 5))), r"\(n_sections, 6\), got \(2, 5\)"),
         (lambda: ExponentialSum.from_sos("sos"), "array of real numbers"),
         (lambda: ExponentialSum([0.5, 0.6], [1.0]), "2 poles but 1 residues"),

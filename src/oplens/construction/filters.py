@@ -122,16 +122,13 @@ class ExponentialSum:
 
     @classmethod
     def from_zpk(cls, z: Any, p: Any, k: Any) -> "ExponentialSum":
-        """Filter of zeros, poles and gain in the z plane; members of pairs that differ in their last digits are made conjugate."""
+        """Filter of zeros, poles and gain in the z plane, as scipy.signal.zpk2sos takes them: missing zeros are at the origin.
+
+        Members of pairs that differ in their last digits are made conjugate.
+        """
         zeros, poles = complex_row("from_zpk", "z", z), complex_row("from_zpk", "p", p)
-        gain = number("from_zpk", "k", k, -math.inf)
-        # In w = z^-1: H = k w^(P - Z) prod (1 - z_i w) / prod (1 - p_i w).
-        if len(zeros) > len(poles):
-            raise ArgumentError(
-                f"ExponentialSum.from_zpk: {len(zeros)} zeros but {len(poles)} poles; such a filter answers before its input."
-            )
-        top = tuple(Fraction(gain) * c for c in monic("from_zpk", zeros))
-        top = (Fraction(0),) * (len(poles) - len(zeros)) + top
+        gain = Fraction(number("from_zpk", "k", k, -math.inf))
+        top = tuple(gain * c for c in monic("from_zpk", zeros))
         return _from_ratio("from_zpk", top, monic("from_zpk", poles))
 
     @classmethod
