@@ -73,10 +73,10 @@ def test_tokens_that_are_no_text_cost_perplexity_and_no_bits():
     ds = (parts[0] + parts[1]).statistics()
     assert float(ds.loss) == pytest.approx((33 + 4.5 + 27 + 6) / 11, rel=1e-12)
     bits, sizes = np.array([3, 4.5, 3]) / math.log(2), np.array([5, 3, 4])
-    rate = bits.sum() / 12
+    rate, K = bits.sum() / 12, 12**2 / (25 + 9 + 16)
     assert float(ds.bits_per_byte) == pytest.approx(rate, rel=1e-12)
     assert float(ds.bits_per_byte_error) == pytest.approx(
-        math.sqrt(3 / 2 * ((bits - rate * sizes) ** 2).sum()) / 12, rel=1e-12
+        math.sqrt(K / (K - 1) * ((bits - rate * sizes) ** 2).sum()) / 12, rel=1e-12
     )
     assert (int(ds.n_predictions), int(ds.n_bytes)) == (11, 12)
     nothing = PredictionTotals.of(logs[2:3], n_bytes=[0], text=[[0, 0, 0]]).statistics()

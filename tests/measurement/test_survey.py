@@ -126,9 +126,10 @@ def ragged(seed=0, vocabulary=VOCABULARY, lengths=LENGTHS):
 def of_cases(rows, counts=None):
     """Ratio over cases with its standard error and Student interval, from the definition."""
     s, n = np.array(rows, float), np.ones(len(rows)) if counts is None else np.array(counts, float)
-    r, c = s.sum() / n.sum(), len(s)
-    error = np.sqrt(c / (c - 1) * ((s - r * n) ** 2).sum()) / n.sum()
-    half = t.ppf(0.975, c - 1) * error
+    r = s.sum() / n.sum()
+    K = n.sum() ** 2 / (n**2).sum()
+    error = np.sqrt(K / (K - 1) * ((s - r * n) ** 2).sum()) / n.sum()
+    half = t.ppf(0.975, K - 1) * error
     return r, error, r - half, r + half
 
 

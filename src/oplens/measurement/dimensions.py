@@ -83,7 +83,7 @@ class PointCloud:
 
         The plain ratio is biased down when there are few points. `participation_ratio_corrected` divides two estimates that are
         unbiased for any distribution (:class:`PairMoments`); their ratio is consistent, but not
-        exactly unbiased: 50.2 +- 0.4 for 50 from 20 Gaussian points, where the plain ratio gives 13.6.
+        exactly unbiased: 50.6 +- 0.2 for 50 from 20 Gaussian points, where the plain ratio gives 13.6.
 
         Returns
         -------
