@@ -104,6 +104,11 @@ def assemble(
         raise ArgumentError(
             f"assemble(partitions={partitions!r}): give a list, such as [Waves(), (Channels(), Bands())]."
         )
+    if op.model.config.pooling == "none":
+        raise ArgumentError(
+            "assemble: the model answers at every step, and a page is of one decision per case; op.explain(X, at=-1) takes one answer "
+            "apart, op.kernels(length) gives the kernels that all answers share."
+        )
     say = progress or (lambda _: None)
     data = as_sequences(X)
     labels = labels_of(data.y if y is None else y, data.n_cases, "assemble(y=...)")

@@ -457,13 +457,15 @@ def test_overflow_in_half_precision_is_told_from_a_number(folders, tmp_path):
 def test_loading_and_running_is_silent_and_leaves_settings_as_they_were(folders, capfd):
     from transformers.utils import logging as hf
 
+    folder = folders("MistralForCausalLM")
+    capfd.readouterr()  # writing a model for the test is not silent
     before = hf.get_verbosity(), hf.is_progress_bar_enabled(), torch.get_default_dtype(), logging.root.level
     hf.set_verbosity_info()
     hf.enable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            recorder = load_recorder(folders("MistralForCausalLM"))
+            recorder = load_recorder(folder)
             recorder.record(tokens(), mask_of(SPANS))
         assert (hf.get_verbosity(), hf.is_progress_bar_enabled()) == (logging.INFO, True)
     finally:

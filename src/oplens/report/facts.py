@@ -165,7 +165,7 @@ def model_rows(tree: xr.DataTree) -> list[tuple[str, str]]:
     for key, words in _MODEL.items():
         if key in model and model[key] is not None:
             value = model[key]
-            value = _KINDS.get(str(value), value) if key == "architecture" else value
+            value = _kind(model) if key == "architecture" else value
             value = ("yes" if value else "no") if isinstance(value, bool) else value
             rows.append((words, f"{value:,}" if isinstance(value, int) else str(value)))
     preprocessing = model.get("preprocessing")
@@ -183,6 +183,14 @@ def model_rows(tree: xr.DataTree) -> list[tuple[str, str]]:
             rows.append(("account", str(node.attrs["account"])))
             break
     return rows
+
+
+def _kind(model: Mapping[str, Any]) -> str:
+    """Return an architecture in words; a polynomial takes the place of GELU where the model says so."""
+    words = _KINDS.get(str(model["architecture"]), str(model["architecture"]))
+    if model.get("readout") == "polynomial":
+        words = words.replace("GELU", f"a polynomial of degree {model.get('degree')} per feature")
+    return words.replace("mean over time", "an answer at every step") if model.get("pooling") == "none" else words
 
 
 def used_claims(tree: xr.DataTree) -> list[tuple[str, str]]:

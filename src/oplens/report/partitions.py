@@ -223,7 +223,7 @@ def _layer_section(name: str, partition: xr.Dataset) -> Section:
         if measure == "magnitude" or compared
     ]
     note = (
-        f"Each line is the sum of its terms in one case, in logit units. Claim: {claim}. Gates, GELU factors and norm scales are "
+        f"Each line is the sum of its terms in one case, in logit units. Claim: {claim}. Gates, activation factors and norm scales are "
         "frozen at their values on each case; a layer's waves are counted through the residual path only, and what passes "
         "through later layers is in theirs."
     )
