@@ -137,15 +137,10 @@ def measure_neural(
         ds, null[layer], drawn[layer] = _layer(X, responses, folds, alphas, permutations, halves, seed, draws)
         parts.append(ds)
     found = _joined(parts, null)
-    notes = list(responses.notes)
     if draws:
         intervals = against_best(found["mean_predictivity"].values, drawn, level, sum(units) - len(units))
         found = found.assign(intervals).assign_attrs(level=level, resamples=draws)
-    else:
-        notes.append(
-            f"Layers have no intervals: a fold holds {min(units)} of the {sum(units)} stimuli or groups that can be drawn again, {FEWEST} are "
-            "needed; give fewer folds."
-        )
+    notes = [*responses.notes, *([] if draws else [_undrawn(units)])]
     found["n_stimuli"] = variable((), responses.n_stimuli, "stimuli", claim="exact")
     found["n_repeats"] = variable((), responses.n_repeats, "presentations of each stimulus", claim="exact")
     placed = "position of the recording" if responses.position is not None else f"{pool} over real positions"
@@ -316,6 +311,13 @@ def _layer(
     predicted, shown = [fold.predict(mean)[0] for fold in fitted], [mean[fold.test] for fold in fitted]
     drawn = resampled_predictivity(predicted, shown, [blocks[fold.test] for fold in fitted], resamples, draw_seed)
     return ds, ridge._null(fitted, mean, blocks, permutations, null_seed), drawn
+
+
+def _undrawn(units: list[int]) -> str:
+    return (
+        f"Layers have no intervals: a fold holds {min(units)} of the {sum(units)} stimuli or groups that can be drawn again, {FEWEST} are "
+        "needed; give fewer folds."
+    )
 
 
 def _joined(parts: "list[xr.Dataset]", null: Floats) -> "xr.Dataset":
