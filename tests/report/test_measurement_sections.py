@@ -404,7 +404,7 @@ def test_representations_are_said_with_the_interval_of_the_likelihood():
 def test_dimensions_from_distances_are_counted_against_linear_ones():
     ds = invented.representations(3)
     ratio = [10.0, 10.0, 10.0, 10.0]
-    value, half = np.array([3.0, 9.9, 12.0, 20.0]), 0.5
+    value, half = np.array([3.0, 9.9, 10.2, 20.0]), 0.5
     for name, v in (
         ("participation_ratio_corrected", ratio),
         ("two_nn_likelihood", value),
@@ -413,7 +413,7 @@ def test_dimensions_from_distances_are_counted_against_linear_ones():
     ):
         ds[name] = ds[name].copy(data=np.array(v))
     words = said(invented.measured(3, representations=ds), "representations")
-    assert "below the participation ratio at 1, above it at 2, not told apart at 1 of 4 layers" in words
+    assert "below the participation ratio at 1, above it at 1, not told apart at 2 of 4 layers" in words
     for name in ("two_nn_low", "two_nn_high", "two_nn_likelihood"):
         ds[name] = ds[name] + 100
     assert "above the participation ratio throughout" in said(
@@ -591,7 +591,9 @@ def test_every_measurement_is_a_small_page_without_words_of_other_results(tree, 
     body = page[page.index("<main>") : page.index('<script type="application/json"')]
     assert ">nan<" not in body
     assert " nan" not in body
-    assert "Eager attention was forced" in body
+    assert "<p>Eager attention was forced: the default implementation returns no weights.</p>" in body
+    assert [f'<section id="{section}">' in body for section in sections(tree)] == [True] * len(sections(tree))
+    assert body.index('id="scores"') < body.index('id="representations"')
     for other in ("Checked", "sampling rate", "Shares of opposite sign"):
         assert other not in body
     assert "A <em>head</em> of attention" in body
