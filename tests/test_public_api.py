@@ -19,6 +19,7 @@ TOP_LEVEL = [
     "LayerWaves",
     "Margin",
     "OplensError",
+    "Outputs",
     "Pairs",
     "Preprocessing",
     "S4D",
@@ -81,12 +82,29 @@ def test_every_room_states_what_it_exports():
             assert hasattr(module, name), f"{room}.{name}"
 
 
-def test_the_readme_example_runs_and_prints_what_it_says(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def readme_examples() -> list[str]:
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+
+
+def run_example(code: str, folder: Path) -> str:
     assert len(code.strip().splitlines()) <= 12
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=folder)
     assert result.returncode == 0, result.stderr
-    assert float(result.stdout.split()[-1]) < 1e-10
+    return result.stdout
+
+
+def test_the_first_example_of_the_readme_runs_and_prints_what_it_says(tmp_path):
+    out = run_example(readme_examples()[0], tmp_path)
+    assert float(out.split()[-1]) < 1e-10
     assert (tmp_path / "report.html").stat().st_size > 100_000
+
+
+def test_the_second_example_of_the_readme_measures_a_real_model(tmp_path, shared_data):
+    (tmp_path / "DIR").symlink_to(shared_data / "models" / "stories260K")
+    (tmp_path / "TEXT.txt").write_text(
+        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
+    )
+    second = readme_examples()[1]
+    shown = 'ds = tree["attention"]\nprint(*ds["distance"].shape, bool((ds["distance"] > 0).all()))\n'
+    assert run_example(second + shown, tmp_path).split() == ["5", "8", "True"]

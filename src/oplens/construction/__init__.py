@@ -17,13 +17,13 @@ from oplens.construction.ssm_verification import SignalVerification, verify_ssm
 from oplens.construction.verification import Check, Verification, verify
 
 __all__ = [
+    "NAMED",
     "Certificate",
     "Check",
     "ExponentialSum",
     "FiniteKernel",
     "FunctionTable",
     "Margin",
-    "NAMED",
     "SecondOrderKernel",
     "SignalVerification",
     "Verification",

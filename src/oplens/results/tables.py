@@ -135,7 +135,8 @@ _NEURAL = {
     **dict.fromkeys(("predictivity", "normalised_predictivity", "alpha"), "layer neuron"),
     "noise_ceiling": "neuron",
     **dict.fromkeys(("mean_predictivity", "median_normalised_predictivity", "null_mean"), "layer"),
-    **dict.fromkeys(("p_value", "p_value_corrected"), "layer"),
+    **dict.fromkeys(("p_value", "p_value_corrected", "mean_predictivity_low", "mean_predictivity_high"), "layer"),
+    **dict.fromkeys((f"difference_to_best{end}" for end in ("", "_low", "_high")), "layer"),
     **dict.fromkeys(("n_stimuli", "n_repeats"), ""),
 }
 _ROBUSTNESS = {
