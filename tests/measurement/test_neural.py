@@ -342,7 +342,7 @@ class Untouched:
         ({}, {"folds": 9}, ArgumentError, "fewer folds"),
         ({}, {"alphas": (0.0,)}, ArgumentError, "positive"),
         ({}, {"seed": -1}, ArgumentError, "seed"),
-        ({"group": np.array([0, 0, 0, 0, 1, 1, 1, 2])}, {}, DataError, "one size"),
+        ({"group": np.array([0, 0, 0, 0, 1, 1, 1, 2])}, {}, DataError, "have 1 of the 20 orders .* one size"),
     ],
 )
 def test_refusals_before_the_model_runs(change, options, error, words):

@@ -7,7 +7,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import StandardScaler
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement import neural_predictivity, reliability
+from oplens.measurement import neural_predictivity, predictivity, reliability
 from oplens.measurement.predictivity import RidgeFold
 
 
@@ -156,10 +156,42 @@ GOOD = np.random.default_rng(8).standard_normal((20, 3))
         (lambda: neural_predictivity(GOOD, GOOD, folds=1), ArgumentError, "at least 2"),
         (lambda: neural_predictivity(GOOD, GOOD, alphas=[0.0]), ArgumentError, "positive"),
         (lambda: neural_predictivity(GOOD, GOOD, groups=np.arange(3)), ArgumentError, "one label"),
-        (lambda: neural_predictivity(GOOD, GOOD, groups=np.arange(20) // 6), DataError, "one size"),
+        (
+            lambda: neural_predictivity(GOOD, GOOD, groups=np.arange(20) // 6),
+            DataError,
+            "have 6 of the 20 orders .* one size",
+        ),
         (lambda: reliability(GOOD[..., None]), DataError, "two repeats"),
     ],
 )
 def test_refusals(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_groups_are_exchanged_for_groups_of_their_size(monkeypatch):
+    """Every permutation moves whole groups, rows in order, among equals; one that has no equal stays."""
+    sizes = [3, 5, 3, 4, 5, 3, 3, 5]
+    groups = np.random.default_rng(0).permutation(np.repeat(np.arange(8), sizes))
+    seen = []
+    monkeypatch.setattr(predictivity, "_score", lambda fitted, Y: seen.append(Y.astype(int)[:, 0]) or Y[0])
+    predictivity._null([], np.arange(31.0)[:, None], groups, 300, 0)
+    rows = [np.flatnonzero(groups == g).tolist() for g in range(8)]
+    came = {g: set() for g in range(8)}
+    for source in seen:
+        for g in range(8):
+            came[g].add(rows.index(source[rows[g]].tolist()))
+    threes, fives = {0, 2, 5, 6}, {1, 4, 7}
+    assert came == {0: threes, 2: threes, 5: threes, 6: threes, 1: fives, 4: fives, 7: fives, 3: {3}}
+    assert len({tuple(source) for source in seen}) > 100  # of 4! 3! = 144
+
+
+def test_p_of_unequal_groups_is_uniform_where_nothing_is_shared():
+    small, sizes = 0, np.array([4, 6] * 4)
+    groups = np.repeat(np.arange(8), sizes)
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        X, Y = (rng.standard_normal((8, 3))[groups] + 0.3 * rng.standard_normal((40, 3)) for _ in range(2))
+        options = {"groups": groups, "folds": 2, "permutations": 19, "alphas": [10.0], "halves": 1, "seed": seed}
+        small += float(neural_predictivity(X, Y, **options).p_value) <= 0.2
+    assert abs(small / 100 - 0.2) < 4 * np.sqrt(0.16 / 100)

@@ -1,5 +1,6 @@
 """How well features predict recorded responses: cross-validated ridge against the noise ceiling, with a permutation test."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from oplens.measurement.arrays import Floats, floats, plain, variable, whole
 if TYPE_CHECKING:
     import xarray as xr
 
+FEWEST_ORDERS = 20  # of groups, without which no p is as small as .05
 ALPHAS = tuple(float(a) for a in np.logspace(-2, 6, 17))
 
 
@@ -93,8 +95,8 @@ def neural_predictivity(
     features : array, (stimuli, n_features)
     responses : array, (stimuli, n_neurons) or (stimuli, n_neurons, repeats)
     groups : array, (stimuli,), optional
-        Stimuli of one text or film share a number: they are never split between training and test, and are permuted as a block. Without
-        this, neighbours in time leak from training into test and r is too large.
+        Stimuli of one text or film share a number: they are never split between training and test, and are permuted as a block, for a group
+        with as many stimuli. Without this, neighbours in time leak from training into test and r is too large.
     folds : int
     alphas : sequence of float
         Penalties to choose from on each training fold, per neuron, by leave-one-out error.
@@ -113,7 +115,8 @@ def neural_predictivity(
     Notes
     -----
     p = (1 + number of permutations with mean r at least as large) / (1 + permutations): rows of the responses, all neurons and repeats
-    together, are permuted against the features; valid if stimuli (or groups) are exchangeable. A neuron constant in a test fold has r = 0
+    together, are permuted against the features; valid if stimuli (or groups of one size) are exchangeable. A group that has a size of its own
+    stays where it is, which leaves p valid and makes it larger. A neuron constant in a test fold has r = 0
     there. Claims: *measured*. Cost: one singular value decomposition a fold; O(permutations folds stimuli^2 (neurons + alphas)).
     Source: Schrimpf et al. (2021), PNAS 118(45), for the protocol; Spearman (1910), Brown (1910); p: Phipson & Smyth (2010), SAGMB 9(1).
 
@@ -227,12 +230,15 @@ def _score(fitted: list[RidgeFold], Y: Floats) -> Floats:
 
 
 def _null(fitted: list[RidgeFold], Y: Floats, blocks: Any, count: int, seed: Any) -> Floats:
-    """Mean predictivity under permutations of whole blocks of stimuli."""
+    """Mean predictivity under permutations of whole blocks of stimuli among those of their size."""
     generator = np.random.default_rng(seed)
-    rows = np.argsort(blocks, kind="stable").reshape(blocks.max() + 1, -1)
+    sizes = np.bincount(blocks)
+    alike = [np.flatnonzero(np.isin(blocks, np.flatnonzero(sizes == size))) for size in np.unique(sizes)]
+    places = [rows[np.argsort(blocks[rows], kind="stable")].reshape(-1, sizes[blocks[rows[0]]]) for rows in alike]
     source, found = np.empty(len(Y), dtype=int), np.empty(count)
     for k in range(count):
-        source[rows] = rows[generator.permutation(len(rows))]
+        for rows in places:
+            source[rows] = rows[generator.permutation(len(rows))]
         found[k] = _score(fitted, Y[source]).mean()
     return found
 
@@ -272,8 +278,10 @@ def _checked(
     if labels.shape != (len(X),):
         raise ArgumentError(f"{call}(groups of shape {labels.shape}): expected one label for each of {len(X)} stimuli.")
     _, blocks, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    if len(set(sizes.tolist())) > 1:
+    orders = math.prod(math.factorial(int(same)) for same in np.unique(sizes, return_counts=True)[1])
+    if len(set(sizes.tolist())) > 1 and orders < FEWEST_ORDERS:
         raise DataError(
-            f"{call}(groups): groups of {sizes.min()} to {sizes.max()} stimuli cannot be exchanged for one another; cut them to one size."
+            f"{call}(groups): groups can only be exchanged for groups with as many stimuli; {len(sizes)} groups of {sizes.min()} to {sizes.max()} "
+            f"have {orders} of the {FEWEST_ORDERS} orders that a p of .05 needs. Cut them to one size."
         )
     return X, Y, blocks, tuple(penalties.tolist())
