@@ -12,10 +12,10 @@ from harness import compare, smallest
 from oplens import S4D, S4DConfig, expand
 from oplens.data import Sinusoid, noisy_sinusoids
 from oplens.explanation import Margin
-from oplens.explanation.discrimination import discriminate
-from oplens.explanation.prediction import Setting, noise_covariance
-from oplens.explanation.sweep import sweep
-from oplens.explanation.wiener import Weights
+from oplens.explanation.prediction.discrimination import discriminate
+from oplens.explanation.prediction.prediction import Setting, noise_covariance
+from oplens.explanation.prediction.sweep import sweep
+from oplens.explanation.prediction.wiener import Weights
 
 NOISE = 0.7
 SPREAD = 1.5  # standard deviation of the pre-activations

@@ -19,8 +19,8 @@ from common import RESULTS, write_json
 from operator_error import trained_models
 from oplens.data import SequenceData
 from oplens.explanation import ExplicitOperator, Waves, expand
-from oplens.explanation.reduction import Reduction, run
-from oplens.explanation.reduction_curve import reduction_curve
+from oplens.explanation.reduction.reduction import Reduction, run
+from oplens.explanation.reduction.reduction_curve import reduction_curve
 from oplens.explanation.targets import default_target
 from oplens.explanation.training import batches
 from oplens.operators import diagonal

@@ -50,7 +50,7 @@ def _certificates(subject: Subject) -> "Groups":
 
 
 def _what_if(subject: Subject) -> "Groups":
-    from oplens.explanation.changes import what_if_groups
+    from oplens.explanation.interventions import what_if_groups
 
     return what_if_groups(subject.op.steer(subject.data, subject.labels), subject.cases)
 

@@ -284,11 +284,11 @@ def test_sequences_in_other_units_are_warned_of(op):
 def test_what_does_not_fit_is_told_before_work_starts(op, by, values, monkeypatch):
     for room in ("explain", "pairs"):
         monkeypatch.setattr(
-            f"oplens.explanation.{room}.batches", lambda *args, **kwargs: pytest.fail("work had started")
+            f"oplens.explanation.accounts.{room}.batches", lambda *args, **kwargs: pytest.fail("work had started")
         )
-    monkeypatch.setattr("oplens.explanation.stacks._traces", lambda *args: pytest.fail("work had started"))
+    monkeypatch.setattr("oplens.explanation.accounts.stacks._traces", lambda *args: pytest.fail("work had started"))
     if isinstance(by, Pairs):  # one case's working set is checked first; let it pass
-        monkeypatch.setattr("oplens.explanation.pairs.check_memory", _only_results)
+        monkeypatch.setattr("oplens.explanation.accounts.pairs.check_memory", _only_results)
     with pytest.raises(OplensError, match=rf"\b{values:,} values \(\d+\.\d+ GiB\)") as caught:
         op.explain(TEST, by=by, memory_limit=values * 8 - 1)
     assert "memory_limit" in str(caught.value)
@@ -296,7 +296,7 @@ def test_what_does_not_fit_is_told_before_work_starts(op, by, values, monkeypatc
 
 
 def _only_results(values, limit, call, cure, what="result"):
-    from oplens.explanation.explain import check_memory
+    from oplens.explanation.accounts.explain import check_memory
 
     if what == "result":
         check_memory(values, limit, call, cure)

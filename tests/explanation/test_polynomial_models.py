@@ -31,11 +31,11 @@ from oplens.explanation import (
     summarise,
     summarise_kernels,
 )
-from oplens.explanation.boxes import Box
-from oplens.explanation.certified_margins import Setting
-from oplens.explanation.remainders import Remainders
+from oplens.explanation.certificates.boxes import Box
+from oplens.explanation.certificates.certified_margins import Setting
+from oplens.explanation.certificates.remainders import Remainders
+from oplens.explanation.interventions.truncation import Truncation
 from oplens.explanation.steps import readout_of
-from oplens.explanation.truncation import Truncation
 from oplens.models import S4D, Preprocessing, S4DConfig
 from oplens.operators.polynomial import (
     Expansion,

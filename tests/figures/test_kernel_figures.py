@@ -81,7 +81,7 @@ def test_one_channel_is_a_line():
 
 def test_raw_kernels_become_margins_or_centred_logits():
     from oplens import S4D, S4DConfig, expand
-    from oplens.explanation.second_order import second_order_kernel
+    from oplens.explanation.responses.second_order import second_order_kernel
 
     for n_classes in (2, 3):
         model = S4D(S4DConfig(2, n_classes, 3, 4, classes=("x", "y", "z")[:n_classes]))

@@ -10,8 +10,8 @@ from numpy.polynomial import Chebyshev
 
 from oplens.errors import ArgumentError
 from oplens.explanation import CentredLogits, Margin, expand
-from oplens.explanation.homogeneous import convergence
-from oplens.explanation.rays import ray
+from oplens.explanation.rays.homogeneous import convergence
+from oplens.explanation.rays.rays import ray
 from oplens.figures import rays as figures
 from ray_oracles import ray_cases, ray_model
 

@@ -11,8 +11,8 @@ import xarray as xr
 from oplens import S4D, S4DConfig, expand
 from oplens.errors import ArgumentError
 from oplens.explanation import CentredLogits, Channels, Windows
-from oplens.explanation.ablation import ablate
-from oplens.explanation.steering import steer
+from oplens.explanation.interventions.ablation import ablate
+from oplens.explanation.interventions.steering import steer
 from oplens.figures.steering import ablation_scatter, change_sizes, predicted_against_achieved, steering_overlay
 
 HOSTILE = '</script><img src=x onerror=alert(1)>%{x}<b>"&'

@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 
 from oplens import S4D, S4DConfig, expand
-from oplens.explanation.second_order import summarise_kernels
+from oplens.explanation.responses.second_order import summarise_kernels
 from oplens.report.blocks import Limits
 from oplens.report.kernels import kernel_section
 

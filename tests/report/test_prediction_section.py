@@ -11,8 +11,8 @@ import xarray as xr
 from oplens import S4D, S4DConfig, expand
 from oplens.data import Sinusoid, noisy_sinusoids
 from oplens.explanation import CentredLogits
-from oplens.explanation.discrimination import discriminate
-from oplens.explanation.sweep import sweep
+from oplens.explanation.prediction.discrimination import discriminate
+from oplens.explanation.prediction.sweep import sweep
 from oplens.report.blocks import Limits
 from oplens.report.prediction import prediction_section, scores
 

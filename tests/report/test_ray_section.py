@@ -7,8 +7,8 @@ import pytest
 import xarray as xr
 
 from oplens.explanation import CentredLogits, Margin, expand
-from oplens.explanation.homogeneous import convergence
-from oplens.explanation.rays import ray
+from oplens.explanation.rays.homogeneous import convergence
+from oplens.explanation.rays.rays import ray
 from oplens.figures.style import number, significant
 from oplens.report.blocks import Limits
 from oplens.report.rays import decides_alike, ray_section

@@ -10,9 +10,9 @@ import xarray as xr
 from oplens import S4D, S4DConfig, expand
 from oplens.errors import ArgumentError
 from oplens.explanation import Channels, Waves
-from oplens.explanation.ablation import ablate
-from oplens.explanation.changes import what_if_groups
-from oplens.explanation.steering import steer
+from oplens.explanation.interventions.ablation import ablate
+from oplens.explanation.interventions.changes import what_if_groups
+from oplens.explanation.interventions.steering import steer
 from oplens.report.blocks import Limits
 from oplens.report.what_if import what_if_lines, what_if_section
 from oplens.results import read_results, write_results

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from oplens.explanation.ablation import ablate
-from oplens.explanation.certificates import certify
-from oplens.explanation.discrimination import discriminate
-from oplens.explanation.explain import explain
-from oplens.explanation.homogeneous import convergence, homogeneous
-from oplens.explanation.kernels import kernels, operator_logits
-from oplens.explanation.prediction import predict
-from oplens.explanation.rays import ray
-from oplens.explanation.reduction import reduce
-from oplens.explanation.reduction_curve import reduction_curve
-from oplens.explanation.rings import ring
-from oplens.explanation.statistics import Statistics
-from oplens.explanation.steering import steer
-from oplens.explanation.sweep import sweep
+from oplens.explanation.accounts.explain import explain
+from oplens.explanation.accounts.statistics import Statistics
+from oplens.explanation.certificates.certificates import certify
+from oplens.explanation.interventions.ablation import ablate
+from oplens.explanation.interventions.steering import steer
+from oplens.explanation.prediction.discrimination import discriminate
+from oplens.explanation.prediction.prediction import predict
+from oplens.explanation.prediction.sweep import sweep
+from oplens.explanation.rays.homogeneous import convergence, homogeneous
+from oplens.explanation.rays.rays import ray
+from oplens.explanation.reduction.reduction import reduce
+from oplens.explanation.reduction.reduction_curve import reduction_curve
+from oplens.explanation.responses.kernels import kernels, operator_logits
+from oplens.explanation.rings.rings import ring
 from oplens.explanation.training import Training
 from oplens.models.s4d import S4D
 from oplens.operators import diagonal

@@ -167,7 +167,7 @@ def training_margins(
     op: "ExplicitOperator", train: SequenceData, directions: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Explained (of the highest order) and the model's own targets of the training cases, (n_cases, n_targets)."""
-    from oplens.explanation.shares import class_orders
+    from oplens.explanation.accounts.shares import class_orders
 
     explained, model = [], []
     for _, batch in batches(op.model, train.X, train.lengths, directions):

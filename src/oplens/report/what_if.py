@@ -48,7 +48,7 @@ def what_if_lines(steering: xr.Dataset) -> list[str]:
     --------
     >>> import numpy as np, torch
     >>> from oplens import S4D, S4DConfig, expand
-    >>> from oplens.explanation.steering import steer
+    >>> from oplens.explanation.interventions.steering import steer
     >>> model = S4D(S4DConfig(d_input=1, n_classes=2, d_model=2, d_state=4, classes=("left", "right")))
     >>> X = np.random.default_rng(0).normal(size=(2, 1, 30))
     >>> lines = what_if_lines(steer(expand(model, X), X))

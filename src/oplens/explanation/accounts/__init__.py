@@ -1,0 +1,1 @@
+"""A decision as a sum: shares of parts and of pairs of parts, at every depth."""

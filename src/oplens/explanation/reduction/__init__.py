@@ -1,0 +1,1 @@
+"""Smaller models made of the waves which matter most."""

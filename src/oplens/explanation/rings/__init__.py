@@ -1,0 +1,1 @@
+"""The features of a layer as rings of oscillators, and what travels on them."""
