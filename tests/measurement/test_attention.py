@@ -177,8 +177,8 @@ def test_eigenvalues_negative_by_rounding_alone_leave_the_printed_rank_defined()
     """Rows equal but for the last digits of float32 have an eigenvalue -3e-8; a swap of two positions has -1 in any dtype."""
     a = np.array([[0.3, 0.7], [0.3 + 2.0**-25, 0.7 - 2.0**-25]], dtype=np.float32)
     assert np.linalg.eigvals(a.astype(float)).min() < -2e-8
-    for weights, share in ((a, 0), (np.float32([[0.3, 0.7], [0.7, 0.3]]), 1), (a.astype(float), 1)):
-        weights = weights / weights.sum(-1, keepdims=True)
+    for given, share in ((a, 0), (np.float32([[0.3, 0.7], [0.7, 0.3]]), 1), (a.astype(float), 1)):
+        weights = given / given.sum(-1, keepdims=True)
         assert float(AttentionRanks.of(weights[None, None], causal=False).statistics().undefined[0]) == share
 
 
