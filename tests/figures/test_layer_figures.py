@@ -205,6 +205,13 @@ def test_means_have_whiskers_and_layers_that_may_be_the_best_are_diamonds():
     assert f"<br>less than the best: {estimate(apart, apart - 0.05, apart / 2)}" in words
 
 
+def test_neurons_have_their_labels_letter_by_letter():
+    ds = neural(1, 3).assign_coords(label=("neuron", ["V4 <b>1</b>", "IT", "PFC"]))
+    dots = next(trace for trace in traces(predictivity_by_layer(ds)) if trace["name"] == "one neuron")
+    value = estimate(float(ds.predictivity[1, 0]))
+    assert dots["customdata"][3] == f"layer 1, neuron V4 &lt;b&gt;1&lt;/b&gt;: <b>{value}</b>"
+
+
 def test_without_repeats_or_permutations_there_is_no_ceiling_and_no_chance():
     drawn = [trace["name"] for trace in traces(predictivity_by_layer(neural(2, 4, repeats=False, permutations=0)))]
     assert drawn == ["one neuron", "mean"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError
 from oplens.figures.layers import between, estimate, layer_axis, whiskers
-from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, figure
+from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, figure, text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -79,7 +79,8 @@ def _line(name: str, x: Any, y: NDArray[np.float64], hover: Any, line: dict[str,
 
 
 def _neurons(r: xr.DataArray) -> dict[str, Any]:
-    layers, neurons = r["layer"].values, r["neuron"].values if "neuron" in r.coords else np.arange(r.sizes["neuron"])
+    layers, neurons = r["layer"].values, np.arange(r.sizes["neuron"])
+    names = next((r[name].values for name in ("label", "neuron") if name in r.coords), neurons)
     row, column = np.nonzero(np.isfinite(r.values))
     places = np.linspace(-0.3, 0.3, len(neurons)) if len(neurons) > 1 else np.zeros(1)
     return {
@@ -90,7 +91,7 @@ def _neurons(r: xr.DataArray) -> dict[str, Any]:
         "y": r.values[row, column],
         "marker": {"size": 5, "color": NEUTRAL, "opacity": 0.7},
         "customdata": [
-            f"layer {layers[a]}, neuron {neurons[b]}: <b>{estimate(r.values[a, b])}</b>"
+            f"layer {layers[a]}, neuron {text(names[b], 24)}: <b>{estimate(r.values[a, b])}</b>"
             for a, b in zip(row, column, strict=True)
         ],
         "hovertemplate": "%{customdata}<extra></extra>",
