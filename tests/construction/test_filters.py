@@ -56,6 +56,11 @@ def test_sections_coefficients_and_roots_are_the_filter(design):
         assert np.abs(ExponentialSum.from_zpk(z, p, k).response(80) - expected).max() < 1e-11
 
 
+@pytest.mark.parametrize("band", ["low", "high"])
+def test_bands_have_the_names_that_scipy_gives_them(band):
+    assert ExponentialSum.butterworth(3, 0.2, band=band + "pass") == ExponentialSum.butterworth(3, 0.2, band=band)
+
+
 def test_residues_are_those_of_scipy_in_its_convention():
     b, a = [1.0, 0.3], np.poly([0.9, 0.9, -0.5])
     r, p, k = signal.residuez(b, a)

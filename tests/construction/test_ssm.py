@@ -1,6 +1,7 @@
 """Built state-space models: scipy.signal, double loops and many digits say what they must give, their certificates how nearly."""
 
 import copy
+import dataclasses
 
 import mpmath
 import numpy as np
@@ -15,7 +16,7 @@ from oplens.construction.ssm_certificate import kernel_errors
 from oplens.construction.ssm_verification import verify_ssm
 from oplens.construction.volterra import volterra
 from oplens.errors import ArgumentError
-from oplens.models import S4D, S4DConfig
+from oplens.models import S4D, Preprocessing, S4DConfig
 
 DESIGNS = {
     "low 1": (1, 40.0, "low"),
@@ -384,6 +385,95 @@ def test_verification_finds_a_model_that_computes_something_else():
         moved.decoder.bias += 2e-6
     assert certify_ssm(moved, kernel).error_bound == pytest.approx(3e-6, rel=1e-3)
     assert verify_ssm(moved, kernel, length=64).passed
+
+
+MOVED = {
+    "its encoder has a bias": lambda model: model.encoder.bias[1].fill_(1e-3),
+    "a feature's readout is not the power": lambda model: model.polynomial[0, 0].fill_(1e-3),
+    "an output reads another one's features": lambda model: model.decoder.weight[0, 1].fill_(1e-3),
+    "weights in torch.float16 and torch.float64": lambda model: setattr(
+        model.decoder, "bias", torch.nn.Parameter(torch.zeros(2, dtype=torch.float16))
+    ),
+    "no finite bound. A stored wave does not fade": lambda model: model.layer(0).kernel.log_A_real[0, 0].fill_(-800.0),
+}
+
+
+@pytest.mark.parametrize("sentence", MOVED)
+def test_weights_that_no_bound_counts_are_not_certified(sentence):
+    kernels = [[ExponentialSum([0.5], [1.0]), None], [None, ExponentialSum([0.5], [1.0])]]
+    model, _ = build_ssm(kernels)
+    with torch.no_grad():
+        MOVED[sentence](model)
+    for call in (certify_ssm, verify_ssm):
+        with pytest.raises(ArgumentError, match=sentence):
+            call(model, kernels, length=16)
+
+
+def test_every_channel_is_asked_whether_it_is_preprocessed():
+    kernels = [[ExponentialSum([0.5], [1.0]), ExponentialSum([0.6], [1.0])]]
+    model, _ = build_ssm(kernels)
+    config = dataclasses.replace(model.config, preprocessing=Preprocessing((0.0, 0.0), (1.0, 2.0)))
+    other = S4D(config).double()
+    other.load_state_dict(model.state_dict())
+    with pytest.raises(ArgumentError, match="the model preprocesses its input"):
+        certify_ssm(other, kernels)
+
+
+def test_features_that_share_a_filter_are_certified_each():
+    kernel = ExponentialSum.butterworth(2, 0.2)
+    kernels = [[kernel, None], [None, kernel]]
+    model, _ = build_ssm(kernels)
+    with torch.no_grad():
+        model.layer(0).D[1] += 1e-3
+    assert certify_ssm(model, kernels).error_bound == pytest.approx(1e-3, rel=1e-6)
+    assert verify_ssm(model, kernels, length=64).passed
+
+
+@pytest.mark.parametrize("mixing", [None, [3.0, -4.0], [0.1, 0.05]])
+def test_what_a_rank_leaves_out_is_counted_in_units_of_the_channels(mixing):
+    """The cut part acts on the mixture: with weights 3 and -4 it is 49 times as large."""
+    g = np.exp(-np.arange(8) / 3)
+    H = np.outer(g, g) + 0.3 * np.eye(8)
+    kernel2 = SecondOrderKernel.from_matrix(H, 2, mixing)
+    model, certificate = build_ssm(None, kernel2, n_modes=4, length=64, input_bound=2.0)
+    gain = np.array([1.0] if mixing is None else mixing)
+    values, vectors = np.linalg.eigh(H)
+    largest = np.argsort(-np.abs(values), kind="stable")[:2]
+    cut = np.abs(H - vectors[:, largest] * values[largest] @ vectors[:, largest].T).sum() * np.abs(gain).sum() ** 2
+    assert dict(certificate.error_parts)["decomposition"] == pytest.approx(4 * cut, rel=1e-6)
+    x = 2 * np.ones((64, 1)) * np.sign(gain)
+    found = np.abs(run(model, x)[:, 0] - double_loop(x @ gain, 0.0, np.zeros(8), H)).max()
+    assert 0.1 * certificate.error_bound < found < certificate.error_bound
+
+
+def test_a_gain_alone_is_a_filter_too():
+    model, certificate = build_ssm(ExponentialSum((), (), direct=-2.5), constant=1.0)
+    x = noise(20)
+    assert np.abs(run(model, x)[:, 0] - (1 - 2.5 * x)).max() < certificate.error_bound < 1e-10
+    assert (certificate.claim, model.config.n_modes) == ("exact", 1)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_slow_high_pass_is_certified_over_all_of_its_memory(dtype):
+    """0.1 Hz at 10 kHz: most of the memory lies beyond the lags that are summed one by one."""
+    b, a = signal.butter(1, 0.1, "high", fs=10_000.0)
+    model, certificate = build_ssm(ExponentialSum.from_ba(b, a), dtype=dtype, length=256)
+    certified = dict(certificate.rounding_parts)["stored weights"]
+    with mpmath.workdps(60):
+        # H = b0 (1 - w)/(1 - p w): b0 at lag 0 and b0 (p - 1) p^(t - 1) beyond; the stored kernel has one wave c q^t, c and q real.
+        b0, p = mpmath.mpf(b[0]), -mpmath.mpf(a[1])
+        assert b[1] == -b[0]
+        kernel, skip = model.layer(0).kernel, mpmath.mpf(model.layer(0).D.item())
+        x = -mpmath.exp(mpmath.mpf(kernel.log_A_real.item()))
+        c, q = 2 * mpmath.mpf(kernel.C[0, 0, 0].item()) * (mpmath.exp(x) - 1) / x, mpmath.exp(x)
+        g = b0 * (p - 1) / p
+        # g p^t - c q^t changes its sign once at most, where (p/q)^t = c/g; the sums on either side are geometric.
+        rest = lambda t: g * p**t / (1 - p) - c * q**t / (1 - q)  # noqa: E731
+        turn = mpmath.log(c / g) / mpmath.log(p / q) if p != q and c / g > 0 else 0
+        t = max(1, int(mpmath.ceil(turn)))
+        exact = float(abs(b0 - c - skip) + abs(rest(1) - rest(t)) + abs(rest(t)))
+    assert exact <= certified < 2 * exact
+    assert exact < {"float64": 1e-15, "float32": 1e-6}[dtype]
 
 
 @pytest.mark.parametrize(

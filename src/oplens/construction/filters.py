@@ -144,11 +144,13 @@ class ExponentialSum:
             Hz, or fractions of the Nyquist frequency without a sampling rate; two of them for bands.
         sampling_rate : float, optional
         band : {"low", "high", "bandpass", "bandstop"}
+            Or "lowpass", "highpass".
         """
         from scipy.signal import butter
 
         call = "butterworth"
         order = count(call, "order", order, most=40)
+        band = {"lowpass": "low", "highpass": "high"}.get(band, band)
         if band not in ("low", "high", "bandpass", "bandstop"):
             raise ArgumentError(f"{call}(band={band!r}): choose one of low, high, bandpass, bandstop.")
         rate = None if sampling_rate is None else number(call, "sampling_rate", sampling_rate, open_below=True)
@@ -212,7 +214,7 @@ def _from_ratio(call: str, top: Polynomial, bottom: Polynomial) -> ExponentialSu
     residues: list[complex] = []
     for term in balls.terms:
         pole = _mid(term.pole)
-        check_fading(f"ExponentialSum.{call}", pole)
+        check_fading(f"ExponentialSum.{call}", pole, bool(abs(term.pole) < 1))
         for coefficient in term.coefficients:
             members = [(pole, 2 * _mid(coefficient))]
             if pole.imag:

@@ -143,6 +143,8 @@ def _pair_rest(a: Term, b: Term, start: int) -> arb:
     """Bound on the rest of a - b; both bounds hold, the smaller is taken."""
     c, d = a.coefficients[0], b.coefficients[0]
     m = abs(a.pole).upper().max(abs(b.pole).upper())
+    if not m < 1:  # the series below is one only then
+        return arb("inf")
     # sum over t >= T of t m^(t-1) = (m^T (T (1 - m)/m + 1)) / (1 - m)^2, by differentiating the geometric series.
     slope = (start * m ** max(start - 1, 0) * (1 - m) + m**start) / (1 - m) ** 2
     near = abs(c - d) * m**start / (1 - m) + abs(c).min(abs(d)) * abs(a.pole - b.pole) * slope

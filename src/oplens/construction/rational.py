@@ -34,10 +34,10 @@ def reduce(call: str, top: Polynomial, bottom: Polynomial) -> tuple[Polynomial, 
     return tuple(tuple(Fraction(int(c.p), int(c.q)) for c in part.coeffs()) for part in (N, D))  # type: ignore[return-value]
 
 
-def check_fading(call: str, pole: complex) -> None:
-    """Refuse poles outside the unit circle, on it, and at its centre."""
+def check_fading(call: str, pole: complex, inside: bool = True) -> None:
+    """Refuse poles outside the unit circle, on it, and at its centre; `inside` is what is known of it before its rounding."""
     size = abs(pole)
-    if not math.isfinite(size) or size >= 1:
+    if not (math.isfinite(size) and size < 1 and inside):
         raise ArgumentError(
             f"{call}: the pole {pole:.6g} has size {size:.9g}; inside the unit circle only does memory fade, and a model of decaying waves "
             "has no others."

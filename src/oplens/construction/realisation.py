@@ -51,6 +51,11 @@ class Parameters:
         return len(self.log_decay)
 
     @property
+    def numbers(self) -> tuple[object, ...]:
+        """All of them, hashable."""
+        return (self.log_decay.tobytes(), self.angle.tobytes(), self.C.tobytes(), self.D, self.log_dt)
+
+    @property
     def balls(self) -> KernelBalls:
         """The kernel of these numbers in exact arithmetic; modes with C = 0 are left out."""
         with ctx.workprec(PRECISION):

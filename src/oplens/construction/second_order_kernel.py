@@ -34,7 +34,7 @@ class SecondOrderKernel:
     mixing : array (n_filters, n_channels), optional
         Filter j acts on sum_d mixing[j, d] x_d; the first channel alone when omitted.
     left_over : float
-        Bound on the L1 norm of the kernel that was meant less this one; the constructors give it.
+        Bound on the L1 norm, over lags and channels, of the kernel that was meant less this one; the constructors give it.
 
     Examples
     --------
@@ -81,6 +81,8 @@ class SecondOrderKernel:
     def from_exponentials(cls, poles: Any, matrix: Any, mixing: Any = None) -> "SecondOrderKernel":
         """h(t1, t2) = sum_ab matrix[a, b] poles[a]^t1 poles[b]^t2, real and symmetric, of the channels' mixture `mixing` (n_channels,).
 
+        Members of pairs that differ in their last digits are made conjugate.
+
         Raises
         ------
         ArgumentError
@@ -112,11 +114,12 @@ class SecondOrderKernel:
         values, vectors = _eigen((S.real + S.real.T) / 2)
         filters = tuple(_filter(upper, column) for column in vectors.T)
         # Norms of Re p^t, Im p^t are at most 1/(1 - abs(p)).
-        norms = np.concatenate([[1 / (1 - abs(p))] * (1 if p.imag == 0 else 2) for p in upper])
-        rest = _rest(S, values, vectors) + 16 * _ROUNDING * (np.abs(change).T @ np.abs(M) @ np.abs(change))
-        return cls(
-            filters, tuple(values.tolist()), _rows(mixing, len(filters)), float(norms @ rest @ norms) * (1 + 1e-9)
+        gaps = [1 - math.nextafter(abs(p), 2) for p in upper]
+        norms = np.concatenate(
+            [[1 / gap if gap > 0 else math.inf] * (1 if p.imag == 0 else 2) for p, gap in zip(upper, gaps, strict=True)]
         )
+        rest = _rest(S, values, vectors) + 16 * _ROUNDING * (np.abs(change).T @ np.abs(M) @ np.abs(change))
+        return _mixed(call, filters, values, mixing, float(norms @ rest @ norms))
 
     @classmethod
     def from_matrix(cls, matrix: Any, rank: int | None = None, mixing: Any = None) -> "SecondOrderKernel":
@@ -140,11 +143,20 @@ class SecondOrderKernel:
         values, vectors = _eigen(H, None if rank is None else count(call, "rank", rank, most=len(H)))
         rest = _rest(H, values, vectors)
         filters = tuple(FiniteKernel(tuple(column)) for column in vectors.T)
-        return cls(filters, tuple(values.tolist()), _rows(mixing, len(filters)), float(rest.sum()) * (1 + 1e-9))
+        return _mixed(call, filters, values, mixing, float(rest.sum()))
 
 
-def _rows(mixing: Any, count: int) -> Any:
-    return None if mixing is None else (tuple(mixing),) * count
+def _mixed(
+    call: str, filters: tuple[Kernel, ...], weights: NDArray[np.float64], mixing: Any, rest: float
+) -> SecondOrderKernel:
+    """All filters on one mixture of channels; `rest` is the L1 norm of what they leave of the mixture's kernel."""
+    rows, gain = None, 1.0
+    if mixing is not None:
+        row = real_array(call, "mixing", mixing)
+        if row.ndim != 1 or not len(row):
+            raise ArgumentError(f"{call}: expected mixing of shape (n_channels,), got {row.shape}.")
+        rows, gain = (tuple(row.tolist()),) * len(filters), float(np.abs(row).sum())
+    return SecondOrderKernel(filters, tuple(weights.tolist()), rows, rest * gain**2 * (1 + 1e-9))
 
 
 def _eigen(S: NDArray[np.float64], rank: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -105,7 +105,7 @@ def build_ssm(
     series = volterra(call, kernel1, kernel2, constant)
     made = [realise(feature.kernel, modes, limit, dtype) for feature in series.features]
     # A tolerance asks for the fewest modes; a number alone is what the user gets, padded.
-    size = max(item.n_modes for item in made)
+    size = max([1, *(item.n_modes for item in made)])  # of a gain alone one idle mode
     if modes is not None and limit is None:
         size = modes
     config = S4DConfig(

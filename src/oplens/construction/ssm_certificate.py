@@ -30,6 +30,7 @@ from oplens.construction.certificate import Certificate
 from oplens.construction.realisation import Parameters
 from oplens.construction.volterra import Volterra
 from oplens.errors import ArgumentError
+from oplens.models.configuration import Preprocessing
 from oplens.models.s4d import S4D
 from oplens.operators.diagonal import fft_length
 
@@ -65,7 +66,7 @@ class KernelError:
 
 
 def check(call: str, model: Any, series: Volterra) -> None:
-    """Whether a model has the form that this construction writes, and the sizes of the kernels."""
+    """Whether a model has the form that this construction writes, its constants and zeros among it, and the sizes of the kernels."""
     if not isinstance(model, S4D):
         raise ArgumentError(f"{call}(model={type(model).__name__}): expected an S4D that build_ssm made.")
     config = model.config
@@ -75,7 +76,7 @@ def check(call: str, model: Any, series: Volterra) -> None:
             f"{call}: expected an S4D with a polynomial readout of degree 1 or 2, an output per step and zero-order hold, as build_ssm makes."
         )
     assert config.preprocessing is not None
-    if config.preprocessing.remove_offset or {*config.preprocessing.mean, 1 - config.preprocessing.scale[0]} != {0.0}:
+    if config.preprocessing != Preprocessing.identity(config.d_input):
         raise ArgumentError(
             f"{call}: the model preprocesses its input; kernels are those of the raw input only without."
         )
@@ -86,6 +87,32 @@ def check(call: str, model: Any, series: Volterra) -> None:
             f"{call}: the model has {sizes[0]} channels, {sizes[1]} outputs and {sizes[2]} features, the kernels ask for {wanted}; give "
             "the kernels that it was built from."
         )
+    _check_weights(call, model, series)
+
+
+def _check_weights(call: str, model: S4D, series: Volterra) -> None:
+    """What enters no bound has to be exactly as it is written: no bias, one power per feature, read by one output."""
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    if len(dtypes) > 1 or not dtypes <= {torch.float64, torch.float32}:
+        raise ArgumentError(
+            f"{call}: weights in {' and '.join(sorted(map(str, dtypes)))}; an S4D is certified in float64 or float32."
+        )
+    powers, read = torch.zeros_like(model.polynomial), torch.zeros_like(model.decoder.weight)
+    for h, feature in enumerate(series.features):
+        powers[h, feature.order], read[feature.output, h] = 1, 1
+    for wrong, name in (
+        (model.encoder.bias.any(), "its encoder has a bias"),
+        (
+            (model.polynomial != powers).any(),
+            "a feature's readout is not the power, z or z^2, that its kernel asks for",
+        ),
+        (model.decoder.weight[read == 0].any(), "an output reads another one's features"),
+    ):
+        if bool(wrong):
+            raise ArgumentError(
+                f"{call}: the model is no sum of these kernels, because {name}; give the kernels that it was built from, in their order, or "
+                "build it anew."
+            )
 
 
 def stored_parameters(model: S4D, feature: int) -> Parameters:
@@ -109,7 +136,7 @@ def kernel_errors(model: S4D, series: Volterra) -> list[KernelError]:
     found = []
     for h, feature in enumerate(series.features):
         parameters = stored_parameters(model, h)
-        key = (feature.kernel, *(part.tobytes() for part in (parameters.log_decay, parameters.angle, parameters.C)))
+        key = (feature.kernel, *parameters.numbers)
         if key not in known:
             balls = parameters.balls
             known[key] = (balls.norms()[0], feature.kernel.balls.minus(balls).norms()[0])
@@ -136,6 +163,11 @@ def certify(model: S4D, series: Volterra, exact: list[bool], R: float, length: i
     if any(series.left_over):
         (rounding if claim == "exact" else parts).append(("decomposition", max(series.left_over) * R * R))
     inflated = [[(name, value * (1 + 1e-9)) for name, value in group] for group in (parts, rounding)]
+    if not all(math.isfinite(value) for group in inflated for _, value in group):
+        raise ArgumentError(
+            "certificate of an S4D: no finite bound. A stored wave does not fade, or only after more steps than can be summed, or weights "
+            "are not finite; build the model anew from its kernels."
+        )
     return _state(model, series, errors, claim, (tuple(inflated[0]), tuple(inflated[1])), R, length)
 
 
@@ -186,13 +218,13 @@ def _arithmetic(model: S4D, series: Volterra, errors: list[KernelError], R: floa
 def _kernel_rounding(parameters: Parameters) -> float:
     """L1 norm of what float64 does to a kernel that it computes as exp(t log a)."""
     dt = math.exp(parameters.log_dt)
-    log_a = (-np.exp(parameters.log_decay) + 1j * parameters.angle) * dt
+    used = parameters.C != 0
+    log_a = ((-np.exp(parameters.log_decay) + 1j * parameters.angle) * dt)[used]
     m = np.exp(log_a.real)
     one_less = -np.expm1(log_a.real)
     with np.errstate(invalid="ignore", divide="ignore"):
-        b = dt * np.expm1(log_a) / log_a
-    c = np.abs(parameters.C * b)
-    each = 4 * np.abs(log_a) * m / one_less**2 + (30 + 4 * parameters.n_modes) / one_less
+        c = np.abs(parameters.C[used] * dt * np.expm1(log_a) / log_a)
+        each = 4 * np.abs(log_a) * m / one_less**2 + (30 + 4 * parameters.n_modes) / one_less
     return float(2 * _U64 * (c * each).sum())
 
 
@@ -234,7 +266,7 @@ def _state(
         statement=statement,
         hypotheses=(
             f"abs(x) <= {R:g} at every step and channel, before which x is 0; x is stored in the dtype without rounding",
-            f"arithmetic: at most {length} steps, and Fourier transforms as accurate as radix 2 with accurate twiddle factors",
+            f"arithmetic: at most {length} steps, Fourier transforms as accurate as radix 2 with accurate twiddle factors, no underflow",
         ),
         error_parts=parts[0],
         rounding_parts=parts[1],
