@@ -1,27 +1,21 @@
 """`oplens build ssm`: filters from designs and files, read back and run; bad input is one sentence and leaves nothing."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 import torch
 from scipy import signal
 
-from oplens.cli.main import main
+from command_line import typed
 from oplens.models import S4D
 from oplens.results import read_results
 
 
 def run(monkeypatch, capsys, *words):
     """Exit code, standard output and standard error in one line each."""
-    monkeypatch.setattr(sys, "argv", ["oplens", "build", "ssm", *map(str, words)])
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    out, err = capsys.readouterr()
-    code = stopped.value.code
-    return (0 if code is None else int(code)), out, " ".join(err.split())
+    code, out, err = typed(monkeypatch, capsys, "build", "ssm", *words)
+    return code, out, " ".join(err.split())
 
 
 def output(folder, x):
@@ -103,6 +97,7 @@ def test_a_template_and_a_second_order_kernel(monkeypatch, capsys, tmp_path):
         (["--butterworth", 4], "--cutoff is missing"),
         (["--butterworth", 4, "--cutoff", "a"], "--cutoff a: give a frequency"),
         (["--butterworth", 4, "--cutoff", 200, "--sampling-rate", 256], "cutoff"),
+        (["--butterworth", 4, "--cutoff", 40], "give sampling_rate to have it in Hz"),
         (["--butterworth", 4, "--cutoff", 0.2, "--band", "side"], "choose one of low"),
         (["--butterworth", 4, "--cutoff", 0.2, "--dtype", "float16"], "float64 or float32"),
         (["--butterworth", 4, "--cutoff", 0.2, "--modes", 1], "needs 2 modes"),

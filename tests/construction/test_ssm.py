@@ -446,6 +446,13 @@ def test_what_a_rank_leaves_out_is_counted_in_units_of_the_channels(mixing):
     assert 0.1 * certificate.error_bound < found < certificate.error_bound
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, np.float32, np.dtype("float32"), "float32"])
+def test_a_dtype_is_known_by_any_of_its_names(dtype):
+    model, certificate = build_ssm(ExponentialSum([0.5], [1.0]), dtype=dtype)
+    assert (model.decoder.weight.dtype, certificate.dtype) == (torch.float32, "float32")
+    assert verify_ssm(model, ExponentialSum([0.5], [1.0]), dtypes=[dtype], length=16).checks[0].dtype == "float32"
+
+
 def test_a_gain_alone_is_a_filter_too():
     model, certificate = build_ssm(ExponentialSum((), (), direct=-2.5), constant=1.0)
     x = noise(20)

@@ -155,6 +155,11 @@ class ExponentialSum:
             raise ArgumentError(f"{call}(band={band!r}): choose one of low, high, bandpass, bandstop.")
         rate = None if sampling_rate is None else number(call, "sampling_rate", sampling_rate, open_below=True)
         nyquist = 1.0 if rate is None else rate / 2
+        if rate is None and any(isinstance(edge, int | float) and edge >= 1 for edge in np.ravel(cutoff).tolist()):
+            raise ArgumentError(
+                f"{call}(cutoff={cutoff!r}): without a sampling rate a cutoff is a fraction of the Nyquist frequency, below 1; give sampling_rate "
+                "to have it in Hz."
+            )
         edges = [number(call, "cutoff", edge, 0, nyquist, open_below=True) for edge in np.ravel(cutoff).tolist()]
         if len(edges) != (2 if band.startswith("band") else 1) or edges != sorted(set(edges)):
             raise ArgumentError(

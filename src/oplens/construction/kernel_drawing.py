@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from oplens.construction import ssm_certificate
 from oplens.construction.cases import variable
+from oplens.construction.realisation import stored_parameters
 from oplens.construction.volterra import Volterra
 from oplens.models.s4d import S4D
 
@@ -53,7 +54,7 @@ def kernel_groups(model: S4D, series: Volterra, errors: Sequence[ssm_certificate
 
 def _kernels(model: S4D, series: Volterra, drawn: Sequence[ssm_certificate.KernelError]) -> xr.Dataset:
     wanted = np.array([series.features[item.feature].kernel.balls.response(_LAGS) for item in drawn])
-    built = np.array([ssm_certificate.stored_parameters(model, item.feature).balls.response(_LAGS) for item in drawn])
+    built = np.array([stored_parameters(model, item.feature).balls.response(_LAGS) for item in drawn])
     rate = model.config.sampling_rate
     frequency = np.fft.rfftfreq(_LAGS, 1.0 if rate is None else 1 / rate)
     step = max(1, len(frequency) // _FREQUENCIES)
@@ -100,7 +101,7 @@ def _label(model: S4D, series: Volterra, item: ssm_certificate.KernelError) -> s
 def _waves(model: S4D, drawn: Sequence[ssm_certificate.KernelError]) -> xr.Dataset:
     """Decay times and frequencies, and how large each wave is at lag 0; NaN where a slot is empty."""
     rate = model.config.sampling_rate
-    parameters = [ssm_certificate.stored_parameters(model, item.feature) for item in drawn]
+    parameters = [stored_parameters(model, item.feature) for item in drawn]
     dt = np.exp([[item.log_dt] for item in parameters])
     exponent = (-np.exp([item.log_decay for item in parameters]) + 1j * np.array([p.angle for p in parameters])) * dt
     C = np.array([item.C for item in parameters])

@@ -28,6 +28,7 @@ from oplens.construction.filters import ExponentialSum, FiniteKernel, Kernel
 from oplens.construction.kernel_balls import PRECISION, KernelBalls, Term
 from oplens.construction.weights import rounded
 from oplens.errors import ArgumentError
+from oplens.models.s4d import S4D
 
 _SPREADS = tuple(10.0 ** (-k / 2) for k in range(1, 15))  # delta in units of 1 - abs(p)
 _CROWDED = 0.01  # distance, in the same units, up to which poles are a crowd
@@ -65,6 +66,21 @@ class Parameters:
                     a, b = _discretised(x * dt)
                     terms.append(Term(a, (acb(c.real, c.imag) * b * dt,)))
             return KernelBalls(arb(self.D), tuple(_real(term) for term in terms))
+
+
+def stored_parameters(model: S4D, feature: int) -> Parameters:
+    """The numbers of one feature as they are stored."""
+    layer = model.layer(0)
+    kernel = layer.kernel
+    with torch.no_grad():
+        C = torch.view_as_complex(kernel.C[feature].double().contiguous()).numpy()
+        return Parameters(
+            kernel.log_A_real[feature].double().numpy(),
+            kernel.A_imag[feature].double().numpy(),
+            C,
+            float(layer.D[feature]),
+            log_dt=float(kernel.log_dt[feature]),
+        )
 
 
 def realise(kernel: Kernel, n_modes: int | None, tolerance: float | None, dtype: str) -> Parameters:

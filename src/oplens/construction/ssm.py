@@ -28,7 +28,7 @@ from oplens.models.configuration import S4DConfig
 from oplens.models.s4d import S4D
 from oplens.theory.statement import count, number
 
-DTYPES = ("float64", "float32")
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 LENGTH = 4096  # steps up to which the rounding of a run is bounded, unless said
 
 
@@ -37,7 +37,7 @@ def build_ssm(
     kernel2: SecondOrderKernel | Sequence[Any] | None = None,
     constant: float | Sequence[float] = 0.0,
     *,
-    dtype: str = "float64",
+    dtype: Any = "float64",
     n_modes: int | None = None,
     tolerance: float | None = None,
     input_bound: float = 1.0,
@@ -56,7 +56,7 @@ def build_ssm(
         One per output, None where there is none.
     constant : float or sequence of float
         Per output.
-    dtype : {"float64", "float32"}
+    dtype : {"float64", "float32"} or torch.dtype
         Of the stored weights.
     n_modes : int, optional
         Modes per feature; as many as the largest filter needs when omitted. Finite kernels need it, or a tolerance.
@@ -96,14 +96,13 @@ def build_ssm(
     ('exact', True, (1, 100, 1))
     """
     call = "build_ssm"
-    if dtype not in DTYPES:
-        raise ArgumentError(f"{call}(dtype={dtype!r}): an S4D stores its weights in float64 or float32.")
+    name = stored_dtype(call, dtype)
     modes = None if n_modes is None else count(call, "n_modes", n_modes)
     limit = None if tolerance is None else number(call, "tolerance", tolerance, open_below=True)
     bound = number(call, "input_bound", input_bound, open_below=True)
     steps = count(call, "length", length)
     series = volterra(call, kernel1, kernel2, constant)
-    made = [realise(feature.kernel, modes, limit, dtype) for feature in series.features]
+    made = [realise(feature.kernel, modes, limit, name) for feature in series.features]
     # A tolerance asks for the fewest modes; a number alone is what the user gets, padded.
     size = max([1, *(item.n_modes for item in made)])  # of a gain alone one idle mode
     if modes is not None and limit is None:
@@ -122,10 +121,24 @@ def build_ssm(
         dt_min=1.0,
         dt_max=1.0,
     )
-    model = S4D(config).to(torch.float64 if dtype == "float64" else torch.float32).eval()
+    model = S4D(config).to(DTYPES[name]).eval()
     _fill(model, series, made)
     exact = [item.exact for item in made]
     return model, ssm_certificate.certify(model, series, exact, bound, steps)
+
+
+def stored_dtype(call: str, dtype: Any) -> str:
+    """Name of a dtype that an S4D is stored and run in, from a name, a torch or a NumPy dtype.
+
+    Examples
+    --------
+    >>> stored_dtype("example", torch.float32), stored_dtype("example", np.float64)
+    ('float32', 'float64')
+    """
+    name = np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ArgumentError(f"{call}(dtype={dtype!r}): an S4D is stored and runs in float64 or float32.")
+    return name
 
 
 def certify_ssm(

@@ -6,17 +6,8 @@ For abs(x) <= R and stored kernels k', weights w', mixtures e' the output errs, 
     second order   sum of norm1(w k (x) k - w' k' (x) k') R^2 <= (abs(w - w') N^2 + abs(w') (N + N') d) R^2,  N = norm1(e k), d = norm1(e k - e' k')
 
 where norms over channels add up, plus what a second-order kernel's decomposition left over. L1 norms are sums of balls with a bound on the
-rest (:mod:`oplens.construction.kernel_balls`). The bound of first order is attained by x(t) = R sign of the reversed kernel error.
-
-Rounding of a run of L steps, u the dtype's, u64 that of float64 (kernels are computed in it), n the FFT's length:
-
-    kernel     sum_n 2 abs(c_n) u64 (4 abs(log a_n) m/(1 - m)^2 + (30 + 4 P)/(1 - m)) + u norm1(k'), m = abs(a_n)
-    transform  (3 phi + 8 u + gamma_C) norm2(k') R sqrt(L), phi = (1 + 8 u)^log2(n) - 1, C channels: by Parseval and Cauchy-Schwarz
-    readout    of z^2: 2 Z d + d^2 + u Z^2, with abs(z) <= Z and d the two above;  decoder: gamma_(H + 1) sum abs(w' g) + abs(bias)
-
-phi is the relative error of a transform in the 2-norm, and of an output relative to its summands' absolute sum (Higham, Accuracy and
-Stability of Numerical Algorithms, 2002, theorem 24.2, for radix 2 with accurate twiddle factors); that the library's transform is as good
-is a hypothesis.
+rest (:mod:`oplens.construction.kernel_balls`). The bound of first order is attained by x(t) = R sign of the reversed kernel error. What
+a run adds in floating point: :mod:`oplens.construction.ssm_rounding`.
 """
 
 import math
@@ -27,15 +18,13 @@ import numpy as np
 import torch
 
 from oplens.construction.certificate import Certificate
-from oplens.construction.realisation import Parameters
+from oplens.construction.realisation import stored_parameters
+from oplens.construction.ssm_rounding import run_rounding
 from oplens.construction.volterra import Volterra
 from oplens.errors import ArgumentError
 from oplens.models.configuration import Preprocessing
 from oplens.models.s4d import S4D
-from oplens.operators.diagonal import fft_length
 
-_LEVEL = 8.0  # roundings per level of a transform; Higham's analysis gives 1 + gamma_4 (sqrt(2) + mu) / u, below 7
-_U64 = 2.0**-53
 _DECOMPOSED = 1e-10  # relative L1 norm up to which what a decomposition leaves over is its rounding
 
 
@@ -115,21 +104,6 @@ def _check_weights(call: str, model: S4D, series: Volterra) -> None:
             )
 
 
-def stored_parameters(model: S4D, feature: int) -> Parameters:
-    """The numbers of one feature as they are stored."""
-    layer = model.layer(0)
-    kernel = layer.kernel
-    with torch.no_grad():
-        C = torch.view_as_complex(kernel.C[feature].double().contiguous()).numpy()
-        return Parameters(
-            kernel.log_A_real[feature].double().numpy(),
-            kernel.A_imag[feature].double().numpy(),
-            C,
-            float(layer.D[feature]),
-            log_dt=float(kernel.log_dt[feature]),
-        )
-
-
 def kernel_errors(model: S4D, series: Volterra) -> list[KernelError]:
     """One entry per feature; kernels that several share are summed once."""
     known: dict[Any, tuple[float, float]] = {}
@@ -159,7 +133,7 @@ def certify(model: S4D, series: Volterra, exact: list[bool], R: float, length: i
     sizes = [abs(feature.weight) * item.norm**2 for feature, item in zip(series.features, errors, strict=True)]
     claim = "exact" if all(exact) and max(series.left_over) <= _DECOMPOSED * sum(sizes) else "bound"
     parts = [("kernels", max(kernels))]
-    rounding = [("stored weights", max(stored)), ("arithmetic", max(_arithmetic(model, series, errors, R, length)))]
+    rounding = [("stored weights", max(stored)), ("arithmetic", max(run_rounding(model, series, R, length)))]
     if any(series.left_over):
         (rounding if claim == "exact" else parts).append(("decomposition", max(series.left_over) * R * R))
     inflated = [[(name, value * (1 + 1e-9)) for name, value in group] for group in (parts, rounding)]
@@ -188,52 +162,8 @@ def _share(model: S4D, series: Volterra, item: KernelError, R: float) -> float:
     return (slack * there**2 + abs(weight) * (here + there) * distance) * R * R
 
 
-def _arithmetic(model: S4D, series: Volterra, errors: list[KernelError], R: float, length: int) -> list[float]:
-    """Bound on the rounding of a run, per output."""
-    u = _U64 if model.decoder.weight.dtype == torch.float64 else 2.0**-24
-    phi = math.expm1(math.log2(fft_length(length)) * math.log1p(_LEVEL * u))
-    channels, features = model.config.d_input + 1, model.config.d_model
-    transform = (3 * phi + 8 * u + _gamma(channels, u)) * math.sqrt(length)
-    totals = [0.0] * series.n_outputs
-    sizes = [0.0] * series.n_outputs
-    for item in errors:
-        parameters = stored_parameters(model, item.feature)
-        norm1, norm2 = parameters.balls.norms(4096)
-        with torch.no_grad():
-            inner = R * float(model.encoder.weight[item.feature].double().abs().sum())
-            weight = abs(float(model.decoder.weight[item.output, item.feature]))
-        kernel = _kernel_rounding(parameters) + u * norm1
-        error = inner * (kernel + transform * (norm2 + kernel)) * 1.01  # products of roundings
-        largest = inner * norm1
-        if item.order == 1:
-            totals[item.output] += weight * error
-            sizes[item.output] += weight * (largest + error)
-        else:
-            totals[item.output] += weight * (2 * largest * error + error**2 + u * (largest + error) ** 2)
-            sizes[item.output] += weight * (largest + error) ** 2
-    bias = model.decoder.bias.detach().double().abs().tolist()
-    return [total + _gamma(features + 1, u) * (size + b) for total, size, b in zip(totals, sizes, bias, strict=True)]
-
-
-def _kernel_rounding(parameters: Parameters) -> float:
-    """L1 norm of what float64 does to a kernel that it computes as exp(t log a)."""
-    dt = math.exp(parameters.log_dt)
-    used = parameters.C != 0
-    log_a = ((-np.exp(parameters.log_decay) + 1j * parameters.angle) * dt)[used]
-    m = np.exp(log_a.real)
-    one_less = -np.expm1(log_a.real)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        c = np.abs(parameters.C[used] * dt * np.expm1(log_a) / log_a)
-        each = 4 * np.abs(log_a) * m / one_less**2 + (30 + 4 * parameters.n_modes) / one_less
-    return float(2 * _U64 * (c * each).sum())
-
-
 def _many(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def _gamma(n: int, u: float) -> float:
-    return n * u / (1 - n * u)
 
 
 def _state(

@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from oplens.construction import ssm_certificate
-from oplens.construction.ssm import DTYPES
+from oplens.construction.realisation import stored_parameters
+from oplens.construction.ssm import DTYPES, stored_dtype
 from oplens.construction.volterra import Volterra, volterra
-from oplens.construction.weights import DTYPES as TORCH
-from oplens.construction.weights import dtype_name
 from oplens.errors import ArgumentError
 from oplens.models.s4d import S4D
 from oplens.theory.statement import count, number
@@ -161,11 +160,11 @@ def verify_ssm(
     checks: list[SignalCheck] = []
     total = len(names) * (5 + series.n_outputs)
     for name in names:
-        converted = copy.deepcopy(model).to(TORCH[name]).eval().requires_grad_(False)
+        converted = copy.deepcopy(model).to(DTYPES[name]).eval().requires_grad_(False)
         exact = [False] * len(series.features)
         bound = ssm_certificate.certify(converted, series, exact, R, steps).error_bound
         for signal, values in signals(converted, series, R, steps, seed):
-            x = torch.from_numpy(values).to(TORCH[name])
+            x = torch.from_numpy(values).to(DTYPES[name])
             with torch.no_grad():
                 output = converted(x[None])[0].double().numpy()
             expected = kernel_outputs(series, responses, x.double().numpy())
@@ -173,20 +172,16 @@ def verify_ssm(
             checks.append(SignalCheck(name, signal, steps, error, bound))
             if progress is not None:
                 progress(len(checks), total)
-    kernels = ssm_certificate.kernel_errors(copy.deepcopy(model).to(TORCH[names[0]]), series)
+    kernels = ssm_certificate.kernel_errors(copy.deepcopy(model).to(DTYPES[names[0]]), series)
     return SignalVerification(R, steps, seed, tuple(checks), tuple(kernels))
 
 
 def _dtypes(call: str, model: S4D, dtypes: Sequence[Any] | None) -> list[str]:
     if dtypes is None:
-        return [dtype_name(call, model.decoder.weight.dtype)]
+        return [stored_dtype(call, model.decoder.weight.dtype)]
     if isinstance(dtypes, (str, torch.dtype)) or not dtypes:
         raise ArgumentError(f"{call}(dtypes={dtypes!r}): give a list of dtypes, such as ['float64', 'float32'].")
-    names = [dtype_name(call, dtype) for dtype in dtypes]
-    for name in names:
-        if name not in DTYPES:
-            raise ArgumentError(f"{call}(dtypes=[..., {name!r}]): an S4D runs in float64 or float32.")
-    return names
+    return [stored_dtype(call, dtype) for dtype in dtypes]
 
 
 def signals(model: S4D, series: Volterra, R: float, steps: int, seed: int) -> list[tuple[str, NDArray[np.float64]]]:
@@ -207,7 +202,7 @@ def signals(model: S4D, series: Volterra, R: float, steps: int, seed: int) -> li
         error = np.zeros(size)
         for h, feature in enumerate(series.features):
             if (feature.output, feature.order) == (output, 1):
-                difference = feature.kernel.balls.minus(ssm_certificate.stored_parameters(model, h).balls)
+                difference = feature.kernel.balls.minus(stored_parameters(model, h).balls)
                 error += np.outer(np.array(difference.response(steps))[::-1], feature.mixing)
         # Where a kernel has no error, or no first order, the sign of noise does as well.
         found.append((f"worst for output {output}", R * np.where(error == 0, np.sign(noise), np.sign(error))))
