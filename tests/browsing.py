@@ -65,6 +65,15 @@ def opened(browser: Any, path: Path, width: int, **options: Any) -> tuple[Any, S
     return page, seen
 
 
+def too_wide(page: Any, width: int) -> list[str]:
+    """What reaches beyond the right edge, but inside boxes that scroll themselves; the page itself, if it scrolls sideways."""
+    found = page.evaluate(
+        "Array.from(document.querySelectorAll('main *, header *')).filter(e => !e.closest('.table-box, svg, .plot'))"
+        f".filter(e => e.getBoundingClientRect().right > {width} + 0.5).map(e => e.tagName + '.' + e.className)"
+    )
+    return found + ["the page"] * (page.evaluate("document.documentElement.scrollWidth") > width)
+
+
 def until(page: Any, condition: str, seconds: float = 30) -> None:
     """Wait until an expression is true; Playwright's own wait would evaluate text inside the page, whose policy forbids that."""
     for _ in range(int(seconds / 0.02)):

@@ -1,20 +1,13 @@
 """`oplens bound`: the numbers of the library, or one sentence."""
 
-import sys
-
 import pytest
 
-from oplens.cli.main import main
+from command_line import typed
 from oplens.theory import BOUNDS
 
 
 def run(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["oplens", "bound", *words])
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    code = stopped.value.code
-    return (0 if code is None else int(code)), *capsys.readouterr()
+    return typed(monkeypatch, capsys, "bound", *words)
 
 
 def test_every_bound_is_listed_with_what_it_says(monkeypatch, capsys):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from command_line import typed
 from oplens.cli import built_files, constructions
-from oplens.cli.main import main
 from oplens.construction import journal
 from oplens.models import Transformer
 from oplens.results import read_results
@@ -31,13 +31,8 @@ def render(request, monkeypatch):
 
 def run(monkeypatch, capsys, *words):
     """Exit code, standard output and standard error in one line each."""
-    monkeypatch.setattr(sys, "argv", ["oplens", "build", *map(str, words)])
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    out, err = capsys.readouterr()
-    code = stopped.value.code
-    return (0 if code is None else int(code)), out, " ".join(err.split())
+    code, out, err = typed(monkeypatch, capsys, "build", *words)
+    return code, out, " ".join(err.split())
 
 
 def answers(folder, inputs):

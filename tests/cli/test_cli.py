@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command_line import typed
 from oplens.cli.main import main
 from oplens.data import SequenceData, noisy_sinusoids
 from oplens.explanation import ExplicitOperator
@@ -33,12 +34,8 @@ def write_ts(data: SequenceData, path: Path, labelled: bool = True) -> Path:
 
 def run(monkeypatch, capsys, *words: object) -> tuple[int, str]:
     """Exit code and what stood on stderr."""
-    monkeypatch.setattr(sys, "argv", ["oplens", *map(str, words)])
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    code = stopped.value.code
-    return (0 if code is None else int(code)), capsys.readouterr().err
+    code, _, err = typed(monkeypatch, capsys, *words)
+    return code, err
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import sys
 
 import numpy as np
 import pytest
 import torch
 import xarray as xr
 
-from oplens.cli.main import main
+from command_line import typed
 from oplens.construction import FunctionTable, build_depth2
 from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
 from oplens.results import read_results
@@ -17,12 +16,8 @@ from oplens.results import read_results
 
 def run(monkeypatch, capsys, *words):
     """Exit code and what stood on stderr, in one line."""
-    monkeypatch.setattr(sys, "argv", ["oplens", "measure", *map(str, words)])
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    code = stopped.value.code
-    return (0 if code is None else int(code)), " ".join(capsys.readouterr().err.split())
+    code, _, err = typed(monkeypatch, capsys, "measure", *words)
+    return code, " ".join(err.split())
 
 
 @pytest.fixture(scope="module")

@@ -89,6 +89,17 @@ def test_a_linear_model_moves_by_its_first_order_alone():
     np.testing.assert_allclose(ds.paper_claim, ds.sigma * math.sqrt(6) * float(ds.lipschitz), rtol=1e-12)
 
 
+class OneWeight(nn.Module):
+    """A function of one weight, which is 1, and of the input."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.w, self.function = nn.Parameter(torch.tensor([1.0])), function
+
+    def forward(self, x):
+        return self.function(self.w, x)
+
+
 class Counterexample(nn.Module):
     """f = T = 0 as w2 ReLU(w1 x), w1 = 100, w2 = 0."""
 
@@ -192,16 +203,7 @@ def test_directions_are_standard_normal_and_their_own():
 
 def test_linearity_ends_where_the_remainder_says():
     """y = w^2 / 2 about w = 1: J e = e, R = e^2 / 2, so E R / E |J e| = sigma sqrt(pi / 8)."""
-
-    class Square(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(torch.tensor([1.0]))
-
-        def forward(self, x):
-            return self.w**2 / 2 * x
-
-    recorder = fake(Square())
+    recorder = fake(OneWeight(lambda w, x: w**2 / 2 * x))
     ds = weight_noise(recorder, torch.ones(1, 1, 1).double(), sigmas=np.geomspace(1e-3, 1, 7), draws=300)
     assert ds.linear_until == pytest.approx(0.1 / math.sqrt(math.pi / 8), rel=0.15)
     assert ds.remainder_order == pytest.approx(2, abs=1e-6)
@@ -457,17 +459,12 @@ def test_models_that_cannot_work():
 
 
 def test_noise_that_breaks_the_model_is_named():
-    class Root(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(torch.tensor([1.0]))
-
-        def forward(self, x):
-            return torch.log(self.w) * x + x
+    def model():
+        return OneWeight(lambda w, x: torch.log(w) * x + x)
 
     with pytest.raises(DataError, match=r"sigma = 1000 makes an answer NaN or infinite; give sigmas below 1000"):
-        weight_noise(fake(Root()), torch.ones(1, 1, 1).double(), sigmas=[1e-3, 1e3])
-    broken = Root()
+        weight_noise(fake(model()), torch.ones(1, 1, 1).double(), sigmas=[1e-3, 1e3])
+    broken = model()
     broken.w.data[:] = -1
     with pytest.raises(DataError, match="without any noise"):
         weight_noise(fake(broken), torch.ones(1, 1, 1).double(), sigmas=[1e-3])

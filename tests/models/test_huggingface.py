@@ -8,6 +8,7 @@ import socket
 import sys
 import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -56,48 +57,46 @@ EXPERTS = {
     "linear_value_head_dim": 4,
 }
 T5 = {"vocab_size": V, "d_model": 8, "d_kv": 4, "num_layers": 2, "num_heads": 2, "d_ff": 12, "pad_token_id": 0}
-# Class of transformers, its configuration, and what is to be found: causal, predicts_next, longest case, widest row of each layer
-# (None: all that `causal` allows), numbers of the layers with attention, whether padding changes it.
+
+
+class Kind(NamedTuple):
+    """Configuration of a class of transformers, and what is to be found of it."""
+
+    settings: dict
+    causal: bool
+    predicts_next: bool
+    longest: int | None = 20
+    widths: tuple = (None, None)  # widest row of each layer; None: all that `causal` allows
+    attended: tuple = (0, 1)  # layers with attention
+    alone: bool = False  # whether padding changes it
+
+
 KINDS = {
-    "GPT2LMHeadModel": (GPT2, True, True, 20, [None, None], [0, 1], False),
-    "LlamaForCausalLM": (GROUPED, True, True, 20, [None, None], [0, 1], False),
-    "MistralForCausalLM": ({**GROUPED, "sliding_window": 4}, True, True, 20, [4, 4], [0, 1], False),
-    "BertModel": (SIZES, False, False, 20, [None, None], [0, 1], False),
-    "RobertaForMaskedLM": (ROBERTA, False, False, 18, [None, None], [0, 1], False),
-    "GPT2ForSequenceClassification": (GPT2, True, False, 20, [None, None], [0, 1], True),
-    "MambaForCausalLM": (
+    "GPT2LMHeadModel": Kind(GPT2, True, True),
+    "LlamaForCausalLM": Kind(GROUPED, True, True),
+    "MistralForCausalLM": Kind({**GROUPED, "sliding_window": 4}, True, True, widths=(4, 4)),
+    "BertModel": Kind(SIZES, False, False),
+    "RobertaForMaskedLM": Kind(ROBERTA, False, False, longest=18),
+    "GPT2ForSequenceClassification": Kind(GPT2, True, False, alone=True),
+    "MambaForCausalLM": Kind(
         {"vocab_size": V, "hidden_size": 8, "num_hidden_layers": 2, "state_size": 4},
         True,
         True,
-        None,
-        [None, None],
-        [],
-        False,
+        longest=None,
+        attended=(),
     ),
-    "Qwen3NextForCausalLM": (
-        {**GROUPED, **EXPERTS, "layer_types": ["linear_attention", "full_attention"]},
-        True,
-        True,
-        20,
-        [None, None],
-        [1],
-        False,
+    "Qwen3NextForCausalLM": Kind(
+        {**GROUPED, **EXPERTS, "layer_types": ["linear_attention", "full_attention"]}, True, True, attended=(1,)
     ),
 }
 MORE = {
-    "LlamaModel": (GROUPED, True, False, 20, [None, None], [0, 1], False),
-    "LlamaForSequenceClassification": ({**GROUPED, "num_labels": 3}, True, False, 20, [None, None], [0, 1], False),
-    "Gemma2ForCausalLM": (
-        {**GROUPED, "sliding_window": 4, "query_pre_attn_scalar": 4},
-        True,
-        True,
-        20,
-        [4, None],
-        [0, 1],
-        False,
+    "LlamaModel": Kind(GROUPED, True, False),
+    "LlamaForSequenceClassification": Kind({**GROUPED, "num_labels": 3}, True, False),
+    "Gemma2ForCausalLM": Kind(
+        {**GROUPED, "sliding_window": 4, "query_pre_attn_scalar": 4}, True, True, widths=(4, None)
     ),
-    "GPTNeoXForCausalLM": (SIZES, True, True, 20, [None, None], [0, 1], False),
-    "GPTNeoForCausalLM": (
+    "GPTNeoXForCausalLM": Kind(SIZES, True, True),
+    "GPTNeoForCausalLM": Kind(
         {
             "vocab_size": V,
             "hidden_size": 8,
@@ -109,105 +108,51 @@ MORE = {
         },
         True,
         True,
-        20,
-        [None, 4],
-        [0, 1],
-        False,
+        widths=(None, 4),
     ),
-    "OPTForCausalLM": (
-        {**SIZES, "ffn_dim": 12, "word_embed_proj_dim": 8},
-        True,
-        True,
-        20,
-        [None, None],
-        [0, 1],
-        False,
+    "OPTForCausalLM": Kind({**SIZES, "ffn_dim": 12, "word_embed_proj_dim": 8}, True, True),
+    "XGLMForCausalLM": Kind(
+        {"vocab_size": V, "d_model": 8, "num_layers": 2, "attention_heads": 2, "ffn_dim": 12}, True, True, longest=2048
     ),
-    "XGLMForCausalLM": (
-        {"vocab_size": V, "d_model": 8, "num_layers": 2, "attention_heads": 2, "ffn_dim": 12},
-        True,
-        True,
-        2048,
-        [None, None],
-        [0, 1],
-        False,
-    ),
-    "MptForCausalLM": (
-        {"vocab_size": V, "d_model": 8, "n_layers": 2, "n_heads": 2},
-        True,
-        True,
-        None,
-        [None, None],
-        [0, 1],
-        False,
-    ),
-    "MixtralForCausalLM": ({**GROUPED, "num_local_experts": 2}, True, True, 20, [None, None], [0, 1], False),
-    "BertForMaskedLM": (SIZES, False, False, 20, [None, None], [0, 1], False),
-    "BertForTokenClassification": (SIZES, False, False, 20, [None, None], [0, 1], False),
-    "BertForSequenceClassification": (SIZES, False, False, 20, [None, None], [0, 1], False),
-    "DistilBertModel": (
+    "MptForCausalLM": Kind({"vocab_size": V, "d_model": 8, "n_layers": 2, "n_heads": 2}, True, True, longest=None),
+    "MixtralForCausalLM": Kind({**GROUPED, "num_local_experts": 2}, True, True),
+    "BertForMaskedLM": Kind(SIZES, False, False),
+    "BertForTokenClassification": Kind(SIZES, False, False),
+    "BertForSequenceClassification": Kind(SIZES, False, False),
+    "DistilBertModel": Kind(
         {"vocab_size": V, "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12, "max_position_embeddings": 20},
         False,
         False,
-        20,
-        [None, None],
-        [0, 1],
-        False,
     ),
-    "DebertaV2ForMaskedLM": (
-        {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4},
-        False,
-        False,
-        20,
-        [None, None],
-        [0, 1],
-        False,
+    "DebertaV2ForMaskedLM": Kind(
+        {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4}, False, False
     ),
-    "ModernBertForMaskedLM": (
+    "ModernBertForMaskedLM": Kind(
         {**SIZES, "local_attention": 4, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2},
         False,
         False,
-        20,
-        [None, 5],
-        [0, 1],
-        False,
+        widths=(None, 5),
     ),
-    "BigBirdForMaskedLM": (
-        {**SIZES, "attention_type": "block_sparse", "block_size": 2, "num_random_blocks": 1},
-        False,
-        False,
-        20,
-        [None, None],
-        [0, 1],
-        False,
+    "BigBirdForMaskedLM": Kind(
+        {**SIZES, "attention_type": "block_sparse", "block_size": 2, "num_random_blocks": 1}, False, False
     ),
-    "T5EncoderModel": (T5, False, False, None, [None, None], [0, 1], False),
-    "FNetForMaskedLM": (
+    "T5EncoderModel": Kind(T5, False, False, longest=None),
+    "FNetForMaskedLM": Kind(
         {key: value for key, value in SIZES.items() if key != "num_attention_heads"},
         False,
         False,
-        20,
-        [None, None],
-        [],
-        True,
+        attended=(),
+        alone=True,
     ),
-    "RwkvForCausalLM": (
+    "RwkvForCausalLM": Kind(
         {"vocab_size": V, "hidden_size": 8, "num_hidden_layers": 2, "attention_hidden_size": 8},
         True,
         True,
-        1024,
-        [None, None],
-        [],
-        False,
+        longest=1024,
+        attended=(),
     ),
-    "XLNetLMHeadModel": (
-        {"vocab_size": V, "d_model": 8, "n_layer": 2, "n_head": 2, "d_inner": 12},
-        False,
-        False,
-        None,
-        [None, None],
-        [0, 1],
-        False,
+    "XLNetLMHeadModel": Kind(
+        {"vocab_size": V, "d_model": 8, "n_layer": 2, "n_head": 2, "d_inner": 12}, False, False, longest=None
     ),
 }
 SPANS = ((3, 12), (0, 7), (0, 12))
@@ -233,7 +178,7 @@ def folders(tmp_path_factory):
 
     def find(name):
         if name not in made:
-            made[name] = make(name, {**KINDS, **MORE}[name][0], tmp_path_factory.mktemp(name))
+            made[name] = make(name, {**KINDS, **MORE}[name].settings, tmp_path_factory.mktemp(name))
         return made[name]
 
     return find
@@ -276,7 +221,8 @@ def check_kind(name, folder):
         pairs.append((single.output, whole.output if whole.output.ndim == 2 else whole.output[:, start:stop]))
         for one, many in pairs:
             torch.testing.assert_close(many[case], one[0], rtol=0, atol=1e-10)
-    assert [k for k in range(recorder.n_layers) if whole.attentions and whole.attentions[k] is not None] == attended
+    having = tuple(k for k in range(recorder.n_layers) if whole.attentions and whole.attentions[k] is not None)
+    assert having == attended
     # The pattern is that of the weights, and the measures take it.
     for layer in range(recorder.n_layers):
         pattern = recorder.visible(layer, 12)

@@ -1,6 +1,5 @@
 """The page in a real browser: offline, no error, no sideways scrolling on a phone, names inert, controls alive."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,13 @@ import torch
 import xarray as xr
 
 import synthetic_results
-from browsing import launched, opened
+from browsing import opened, too_wide
 from oplens import S4D, S4DConfig, assemble, expand
 from oplens.data import Sinusoid
 from oplens.report import render
 from oplens.views import VIEWS
 
 HOSTILE = "</script><img src=x onerror=alert(1)><b>$x$"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as opened_browser:
-        yield opened_browser
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +65,7 @@ def test_page_opens_offline_and_fits(
         assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
         assert seen.errors == []
         assert seen.dialogs == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        # Nothing is wider than its column except inside boxes that scroll themselves.
-        wide = page.evaluate(
-            "Array.from(document.querySelectorAll('main *, header *')).filter(e => !e.closest('.table-box, svg, .plot'))"
-            f".filter(e => e.getBoundingClientRect().right > {width} + 0.5).map(e => e.tagName + '.' + e.className)"
-        )
-        assert wide == []
+        assert too_wide(page, width) == []
         assert page.locator(".plot").count() == page.locator(".plot .main-svg:first-child").count()
     finally:
         page.close()

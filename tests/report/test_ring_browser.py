@@ -4,19 +4,13 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from browsing import launched, opened, until
+from browsing import opened, until
 from oplens.report import render
 from synthetic_rings import invented_ring
 
 PLACE = "document.getElementById('ring-animation')"
 PLAYER = "document.querySelector('.player')"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError
-from oplens.figures.style import INK, MUTED, NEUTRAL, RULE, TOWARD, figure, significant, text
+from oplens.figures.style import INK, LEGEND_BELOW, MUTED, NEUTRAL, RULE, TOWARD, figure, significant, text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -42,7 +42,7 @@ def certified_fraction(certificates: xr.Dataset) -> "go.Figure":
         height=430,
         margin={"l": 8, "r": 16, "t": 8, "b": 8},
         showlegend=True,
-        legend={"orientation": "h", "y": -0.24, "yanchor": "top", "x": 0, "font": {"size": 12}, "itemwidth": 30},
+        legend={**LEGEND_BELOW, "y": -0.24},
         xaxis={
             **_radius_axis(left, right, zero=bool((radii == 0).any())),
             "title": {"text": f"radius ({text(_units(certificates), 24)})"},

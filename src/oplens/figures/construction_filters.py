@@ -6,12 +6,12 @@ import numpy as np
 import xarray as xr
 
 from oplens.errors import ArgumentError
-from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, figure, significant, text
+from oplens.figures.panels import add_lower, curve
+from oplens.figures.style import AWAY, INK, LEGEND, NEUTRAL, TOWARD, figure, significant, text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12, "color": MUTED}}
 _FLOOR = 1e-8  # of the largest gain: what is smaller is drawn there, it is rounding
 
 
@@ -29,27 +29,21 @@ def kernel_comparison(kernels: xr.Dataset, feature: int = 0) -> "go.Figure":
     lag = one["lag"].values.astype(np.float32)
     wanted, built = one["wanted"].values, one["built"].values
     data = [
-        _curve(lag, wanted, "asked for", {"color": NEUTRAL, "width": 5}, "y"),
-        _curve(lag, built, "built", {"color": INK, "width": 1.6}, "y"),
-        _curve(lag, built - wanted, "difference", {"color": TOWARD, "width": 1.6}, "y2"),
+        curve(lag, wanted, "asked for", {"color": NEUTRAL, "width": 5}),
+        curve(lag, built, "built", {"color": INK, "width": 1.6}),
+        curve(lag, built - wanted, "difference", {"color": TOWARD, "width": 1.6}, "y2"),
     ]
     fig = figure(
         data,
         height=400,
         showlegend=True,
-        legend=_LEGEND,
+        legend=LEGEND,
         xaxis={"title": {"text": "lag (steps)"}, "anchor": "y2", "nticks": 6, "zeroline": False},
         yaxis={"domain": [0.42, 1], "nticks": 5, "exponentformat": "power", "title": {"text": "kernel"}},
     )
     largest = float(np.abs(built - wanted).max())
     marks = {"tickvals": [-largest, 0, largest], "ticktext": [significant(value) for value in (-largest, 0, largest)]}
-    lower = {
-        **fig.layout.yaxis.to_plotly_json(),
-        "domain": [0, 0.32],
-        **marks,
-        "range": [-1.2 * largest, 1.2 * largest],
-    }
-    fig.update_layout(yaxis2={**lower, "title": {**lower["title"], "text": "difference"}})
+    add_lower(fig, 0.32, "difference", **marks, range=[-1.2 * largest, 1.2 * largest])
     return fig
 
 
@@ -71,12 +65,12 @@ def gain_comparison(kernels: xr.Dataset, feature: int = 0) -> "go.Figure":
     x = one["frequency"].values.astype(np.float32)
     return figure(
         [
-            _curve(x, np.maximum(wanted, low), "asked for", {"color": NEUTRAL, "width": 5}, "y"),
-            _curve(x, np.maximum(built, low), "built", {"color": INK, "width": 1.6}, "y"),
+            curve(x, np.maximum(wanted, low), "asked for", {"color": NEUTRAL, "width": 5}),
+            curve(x, np.maximum(built, low), "built", {"color": INK, "width": 1.6}),
         ],
         height=400,
         showlegend=True,
-        legend=_LEGEND,
+        legend=LEGEND,
         xaxis={"title": {"text": f"frequency of the input ({text(units)})"}, "nticks": 6, "zeroline": False},
         yaxis={
             "type": "log",
@@ -152,17 +146,3 @@ def _decades(low: float, high: float) -> dict[str, Any]:
     places = [digit * 10.0**power for power in range(first, last + 1, step) for digit in digits]
     places = [place for place in places if low <= place <= high]
     return {"tickmode": "array", "tickvals": places, "ticktext": [significant(place) for place in places]}
-
-
-def _curve(x: Any, y: Any, name: str, line: dict[str, Any], axis: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": x,
-        "y": np.asarray(y, dtype=np.float32),
-        "yaxis": axis,
-        "line": line,
-        "showlegend": axis == "y",
-        "hovertemplate": f"%{{x:.4~g}}: {name} %{{y:.4~g}}<extra></extra>",
-    }

@@ -7,10 +7,11 @@ import numpy as np
 import xarray as xr
 
 from oplens.errors import ArgumentError
+from oplens.figures.panels import add_lower, curve
 from oplens.figures.style import (
     AWAY,
     INK,
-    MUTED,
+    LEGEND,
     NEUTRAL,
     SEQUENTIAL,
     TOWARD,
@@ -48,17 +49,8 @@ def construction_margins(margins: xr.Dataset) -> "go.Figure":
     met = delivered >= required
     rows = np.arange(len(required))
     top = float(max(shown.max(initial=0.0), required.max(initial=0.0))) or 1.0
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "x": shown.astype(np.float32),
-        "y": rows,
-        "marker": {"color": [AWAY if ok else TOWARD for ok in met]},
-        "text": [f"{significant(d)}, {significant(r)} needed" for d, r in zip(delivered, required, strict=True)],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "hoverinfo": "skip",
-    }
+    words = [f"{significant(d)}, {significant(r)} needed" for d, r in zip(delivered, required, strict=True)]
+    bars = _bars(shown, [AWAY if ok else TOWARD for ok in met], words)
     needed = {
         "type": "scatter",
         "mode": "markers",
@@ -68,12 +60,12 @@ def construction_margins(margins: xr.Dataset) -> "go.Figure":
         "hoverinfo": "skip",
     }
     low = min(0.0, float(shown.min(initial=0.0)))
-    words = ", ".join(dict.fromkeys(str(name) for name in margins["compared"].values))
+    compared = ", ".join(dict.fromkeys(str(name) for name in margins["compared"].values))
     return figure(
         [bars, needed],
         height=90 + 34 * len(rows),
         bargap=0.4,
-        xaxis={"title": {"text": text(words, 60)}, "range": [low, 1.75 * top], "nticks": 6},
+        xaxis={"title": {"text": text(compared, 60)}, "range": [low, 1.75 * top], "nticks": 6},
         yaxis=ticks([str(name) for name in margins["dtype_of"].values], range=[len(rows) - 0.4, -0.6]),
     )
 
@@ -110,7 +102,7 @@ def layer_weights(construction: xr.Dataset) -> "go.Figure":
         data,
         height=130 + 34 * len(rows),
         showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12, "color": MUTED}},
+        legend=LEGEND,
         xaxis={
             "type": "log",
             "title": {"text": "number (logarithmic)"},
@@ -139,19 +131,9 @@ def error_parts(construction: xr.Dataset, checks: xr.Dataset) -> "go.Figure":
     largest = float(np.nanmax(checks["largest_error"].values[checks["dtype_of"].values == dtype], initial=0.0))
     rows = [*parts, ("certified bound", float(construction["error_bound"])), ("largest error found", largest)]
     values = np.array([value for _, value in rows])
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "x": values.astype(np.float32),
-        "y": np.arange(len(rows)),
-        "marker": {"color": [*[NEUTRAL] * len(parts), AWAY, TOWARD]},
-        "text": [significant(value) for value in values],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "hoverinfo": "skip",
-    }
+    colours = [*[NEUTRAL] * len(parts), AWAY, TOWARD]
     return figure(
-        [trace],
+        [_bars(values, colours, [significant(value) for value in values])],
         height=90 + 28 * len(rows),
         bargap=0.35,
         xaxis={
@@ -183,9 +165,9 @@ def function_section(slices: xr.Dataset, bound: float, axis: int = 0) -> "go.Fig
     one = slices.isel(rank=axis)
     x = one["place"].values.astype(np.float32)
     data = [
-        _curve(x, one["wanted"].values, "function", {"color": NEUTRAL, "width": 5}, "y"),
-        _curve(x, one["answer"].values, "model", {"color": INK, "width": 1.6}, "y"),
-        _curve(x, one["error"].values, "error", {"color": TOWARD, "width": 1.6}, "y2"),
+        curve(x, one["wanted"].values, "function", {"color": NEUTRAL, "width": 5}),
+        curve(x, one["answer"].values, "model", {"color": INK, "width": 1.6}),
+        curve(x, one["error"].values, "error", {"color": TOWARD, "width": 1.6}, "y2"),
     ]
     place = int(np.abs(x - float(one["worst"])).argmin())
     data.append(
@@ -205,14 +187,13 @@ def function_section(slices: xr.Dataset, bound: float, axis: int = 0) -> "go.Fig
         data,
         height=430,
         showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12, "color": MUTED}},
+        legend=LEGEND,
         shapes=[{**line, "line": {"color": AWAY, "width": 1.5, "dash": "dash"}}],
         annotations=[_bound_label(bound)],
         xaxis={"title": {"text": text(str(one["along"].values), 60)}, "anchor": "y2", "nticks": 6, "zeroline": False},
         yaxis={"domain": [0.45, 1], "nticks": 5, "exponentformat": "power", "title": {"text": "value"}},
     )
-    lower = {**fig.layout.yaxis.to_plotly_json(), "domain": [0, 0.36], "range": [0, 1.25 * bound or 1.0], "nticks": 4}
-    fig.update_layout(yaxis2={**lower, "title": {"text": "error", "font": {"size": 12, "color": MUTED}, "standoff": 8}})
+    add_lower(fig, 0.36, "error", range=[0, 1.25 * bound or 1.0], nticks=4)
     return fig
 
 
@@ -259,17 +240,18 @@ def error_surface(surface: xr.Dataset, bound: float) -> "go.Figure":
     )
 
 
-def _curve(x: Any, y: Any, name: str, line: dict[str, Any], axis: str) -> dict[str, Any]:
+def _bars(values: Any, colours: list[str], words: list[str]) -> dict[str, Any]:
+    """Bars from the top down, with words at their ends."""
     return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": x,
-        "y": np.asarray(y, dtype=np.float32),
-        "yaxis": axis,
-        "line": line,
-        "showlegend": axis == "y",
-        "hovertemplate": f"{name} %{{y:.4~g}}<extra></extra>",
+        "type": "bar",
+        "orientation": "h",
+        "x": values.astype(np.float32),
+        "y": np.arange(len(values)),
+        "marker": {"color": colours},
+        "text": words,
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hoverinfo": "skip",
     }
 
 

@@ -1,7 +1,7 @@
 """A model's layers as small multiples: one statistic of every head, by layer."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ MEASURES = {
     "entropy_sum": Measure("H_l of the paper", "nat"),
     "distance": Measure("mean distance", "positions"),
     "first_mass": Measure("attention on the first position", top=1.0),
+    "previous_mass": Measure("attention on the previous position", top=1.0),
     "effective_rank": Measure("effective rank"),
     "relative_rank": Measure("effective rank over the length", top=1.0),
     "stable_rank": Measure("stable rank"),
@@ -141,24 +142,9 @@ def head_map(
         ]
         for h, *line in zip(heads, value, ds[f"{measure}_low"].values.T, ds[f"{measure}_high"].values.T, strict=True)
     ]
-    trace = {
-        "type": "heatmap",
-        "z": value.astype(np.float32),
-        "x": layers,
-        "y": heads,
-        "zmin": min(0.0, float(np.nanmin(value))),
-        "zmax": highest or (words.top if words.top and top > 0.3 * words.top else top or 1.0),
-        "colorscale": SEQUENTIAL,
-        "xgap": 1,
-        "ygap": 1,
-        "customdata": hover,
-        "hovertemplate": "%{customdata}<extra></extra>",
-        "hoverongaps": False,
-        "colorbar": colourbar(),
-    }
-    if len(layers) <= 6 and len(heads) <= 12:
-        cells = [["" if math.isnan(v) else _short(v, top) for v in line] for line in value]
-        trace |= {"text": cells, "texttemplate": "%{text}", "textfont": {"size": 11}}
+    darkest = highest or (words.top if words.top and top > 0.3 * words.top else top or 1.0)
+    written = len(layers) <= 6 and len(heads) <= 12
+    trace = cells(value, layers, heads, darkest, hover, (lambda v: _short(v, top)) if written else None)
     frames = [
         {
             **{"type": "rect", "x0": a - 0.5, "x1": a + 0.5, "y0": h - 0.5, "y1": h + 0.5},
@@ -269,6 +255,36 @@ def _reference_words(reference: tuple[float, str] | None) -> list[dict[str, Any]
 def _spread(heads: int) -> NDArray[np.float64]:
     """Heads side by side within their layer's column, the same place in every layer."""
     return np.zeros(1) if heads == 1 else np.linspace(-0.32, 0.32, heads)
+
+
+def cells(
+    value: NDArray[np.float64],
+    x: Any,
+    y: Any,
+    highest: float,
+    hover: list[list[str]],
+    written: Callable[[float], str] | None,
+) -> dict[str, Any]:
+    """Return a map of `value` (y, x) from 0, or what is less, to `highest`, blank where it is NaN; `written` says what its cells say."""
+    trace = {
+        "type": "heatmap",
+        "z": value.astype(np.float32),
+        "x": x,
+        "y": y,
+        "zmin": min(0.0, float(np.nanmin(value))),
+        "zmax": highest,
+        "colorscale": SEQUENTIAL,
+        "xgap": 1,
+        "ygap": 1,
+        "customdata": hover,
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "hoverongaps": False,
+        "colorbar": colourbar(),
+    }
+    if written is not None:
+        words = [["" if math.isnan(v) else written(v) for v in line] for line in value]
+        trace |= {"text": words, "texttemplate": "%{text}", "textfont": {"size": 11}}
+    return trace
 
 
 def layer_axis(layers: Any) -> dict[str, Any]:

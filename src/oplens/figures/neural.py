@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError
 from oplens.figures.layers import between, estimate, layer_axis, whiskers
-from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, figure, text
+from oplens.figures.style import AWAY, INK, LEGEND_BELOW, MUTED, NEUTRAL, TOWARD, figure, text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -59,7 +59,7 @@ def predictivity_by_layer(neural: xr.Dataset) -> "go.Figure":
         height=400,
         margin={"l": 8, "r": 16, "t": 8, "b": 8},
         showlegend=True,
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "font": {"size": 12}, "itemwidth": 30},
+        legend=LEGEND_BELOW,
         xaxis={**layer_axis(layers), "title": {"text": "layer (0: the embedding)"}},
         yaxis={"range": [1.06 * bottom, 1.06 * top or 1.0], "nticks": 6, "title": {"text": "correlation"}},
     )

@@ -7,7 +7,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError
-from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, figure, number, significant, text
+from oplens.figures.style import AWAY, INK, LEGEND, MUTED, NEUTRAL, TOWARD, figure, number, significant, text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -50,7 +50,7 @@ def ray_error(ray: xr.Dataset) -> "go.Figure":
         lines,
         height=320,
         showlegend=True,
-        legend=_legend(),
+        legend=LEGEND,
         shapes=[{**dotted, "line": {"color": MUTED, "width": 1, "dash": "dot"}}],
         annotations=[{**note, "text": "size of the target", "font": {"size": 11, "color": MUTED}}],
         xaxis={"title": {"text": "order"}, "dtick": max(1, len(orders) // 9), "showgrid": False, "zeroline": False},
@@ -97,7 +97,7 @@ def ray_course(ray: xr.Dataset, case: int, toward: str | None = None) -> "go.Fig
         [*lines, dots],
         height=320,
         showlegend=True,
-        legend=_legend(),
+        legend=LEGEND,
         xaxis={
             "title": {"text": "position on the way"},
             "range": [-0.03, 1.03],
@@ -155,7 +155,7 @@ def convergence_radii(result: xr.Dataset) -> "go.Figure":
         data,
         height=300,
         showlegend=True,
-        legend=_legend(),
+        legend=LEGEND,
         shapes=[line],
         annotations=[{**note, "text": "the case ", "font": {"size": 11, "color": MUTED}}],
         xaxis={
@@ -212,7 +212,3 @@ def _line(
         "customdata": [number(float(v), 4) for v in y],
         "hovertemplate": "%{x:.3g}: %{customdata}<extra>%{fullData.name}</extra>",
     }
-
-
-def _legend() -> dict[str, object]:
-    return {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12, "color": MUTED}}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from oplens.figures.style import MUTED, TOWARD, figure, number, significant, text, ticks
+from oplens.figures.style import LEGEND, MUTED, TOWARD, figure, number, significant, text, ticks
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -53,7 +53,7 @@ def accuracy_by_waves(ds: xr.Dataset) -> "go.Figure":
         data,
         height=420,
         showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12, "color": MUTED}},
+        legend=LEGEND,
         shapes=shapes,
         xaxis={
             "type": "log",

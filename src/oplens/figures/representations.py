@@ -7,8 +7,8 @@ import numpy as np
 import xarray as xr
 
 from oplens.errors import ArgumentError
-from oplens.figures.layers import between, estimate, layer_axis, numbers_axis, whiskers
-from oplens.figures.style import AWAY, INK, NEUTRAL, SEQUENTIAL, TOWARD, bar_title, cell, colourbar, figure
+from oplens.figures.layers import between, cells, estimate, layer_axis, numbers_axis, whiskers
+from oplens.figures.style import AWAY, INK, LEGEND_BELOW, NEUTRAL, TOWARD, bar_title, cell, figure
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -67,7 +67,7 @@ def dimensions_by_layer(representations: xr.Dataset) -> "go.Figure":
         height=430,
         margin={"l": 8, "r": 16, "t": 8, "b": 8},
         showlegend=True,
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "font": {"size": 12}, "itemwidth": 30},
+        legend=LEGEND_BELOW,
         xaxis={**layer_axis(layers), "title": {"text": "after layer (0: the embedding)"}},
         yaxis={**_log_axis(float(values.min()), float(values.max())), "title": {"text": "dimensions"}},
     )
@@ -94,24 +94,7 @@ def layer_similarity(similarity: xr.Dataset, measure: str = "cka") -> "go.Figure
         ]
         for a, line in zip(layers, value, strict=True)
     ]
-    trace = {
-        "type": "heatmap",
-        "z": value.astype(np.float32),
-        "x": others,
-        "y": layers,
-        "zmin": min(0.0, float(np.nanmin(value))),
-        "zmax": 1.0,
-        "colorscale": SEQUENTIAL,
-        "xgap": 1,
-        "ygap": 1,
-        "customdata": hover,
-        "hovertemplate": "%{customdata}<extra></extra>",
-        "hoverongaps": False,
-        "colorbar": colourbar(),
-    }
-    if len(layers) <= 9:
-        cells = [["" if math.isnan(v) else cell(v, 1.0) for v in line] for line in value]
-        trace |= {"text": cells, "texttemplate": "%{text}", "textfont": {"size": 11}}
+    trace = cells(value, others, layers, 1.0, hover, (lambda v: cell(v, 1.0)) if len(layers) <= 9 else None)
     title = {"text": "after layer (0: the embedding)"}
     return figure(
         [trace],

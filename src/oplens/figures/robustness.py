@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, TOWARD, figure, number, significant
+from oplens.figures.style import AWAY, INK, LEGEND, MUTED, NEUTRAL, TOWARD, figure, number, significant
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -55,7 +55,7 @@ def movement_under_noise(ds: xr.Dataset) -> "go.Figure":
         data,
         height=440,
         showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1.08, "yanchor": "bottom", "font": {"size": 12, "color": MUTED}},
+        legend={**LEGEND, "y": 1.08},
         shapes=shapes,
         annotations=annotations,
         xaxis={

@@ -19,7 +19,7 @@ from oplens.figures.contrast import (
 from oplens.figures.style import (
     AWAY,
     DIVERGING,
-    MUTED,
+    LEGEND,
     SEQUENTIAL,
     TOWARD,
     bar_title,
@@ -141,7 +141,7 @@ def share_bars(
         data,
         height=110 + 30 * len(keep),
         showlegend=True,
-        legend=_legend(),
+        legend=LEGEND,
         xaxis={"title": {"text": "share (logit units)"}, "zeroline": True},
         yaxis=ticks([labels[k] for k in keep], 18, autorange="reversed", title={"text": ""}, showgrid=True),
     )
@@ -184,7 +184,7 @@ def share_course(partition: xr.Dataset, order: str | int | None = None, toward: 
         data,
         height=340,
         showlegend=True,
-        legend=_legend(),
+        legend=LEGEND,
         xaxis={
             "title": {"text": "position in the case (%)" if fraction else "time (steps)"},
             "showgrid": False,
@@ -218,10 +218,6 @@ def _only(dims: tuple[str, ...], who: str) -> tuple[str, ...]:
     if len(dims) != 1:
         raise ArgumentError(f"{who}: parts along ({', '.join(dims)}); one dimension is needed, as in windows.")
     return dims
-
-
-def _legend() -> dict[str, object]:
-    return {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12, "color": MUTED}}
 
 
 def _faint(colour: str) -> str:

@@ -8,21 +8,14 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError
-from oplens.figures.style import AWAY, INK, MUTED, NEUTRAL, RULE, TOWARD, cell, figure, significant, text
+from oplens.figures.style import AWAY, INK, LEGEND, MUTED, NEUTRAL, RULE, TOWARD, cell, figure, significant, text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 POINTS = 200  # columns of a drawn signal; each keeps its smallest and largest value
 MARKERS = 4000
-_LEGEND = {
-    "orientation": "h",
-    "x": 0,
-    "y": 1.02,
-    "yanchor": "bottom",
-    "font": {"size": 12, "color": MUTED},
-    "itemwidth": 30,
-}
+_LEGEND = {**LEGEND, "itemwidth": 30}
 
 
 def steering_overlay(steering: xr.Dataset, case: int, channels: int = 4) -> "go.Figure":

@@ -15,6 +15,10 @@ DIVERGING = [[0.0, AWAY], [0.25, "#8fb8de"], [0.5, "#f6f6f4"], [0.75, "#eda77a"]
 SEQUENTIAL = [[0.0, "#f6f6f4"], [0.33, "#c9d0d8"], [0.66, "#818d9a"], [1.0, "#333c47"]]
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
+# Above a plot, and below one whose entries are many: a legend beside it would take the width of a phone.
+LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12, "color": MUTED}}
+LEGEND_BELOW = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "font": {"size": 12}, "itemwidth": 30}
+
 _AXIS = {
     "gridcolor": RULE,
     "zerolinecolor": "#b9c0c7",

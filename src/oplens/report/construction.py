@@ -5,7 +5,7 @@ import xarray as xr
 
 from oplens.figures.construction import answer_terms, attention_by_layer, construction_flow
 from oplens.report.blocks import Limits, Picture, Section, group, switched
-from oplens.report.construction_filters import filter_section
+from oplens.report.construction_filters import HEADING, filter_section
 from oplens.report.construction_proof import proof_section
 
 WORDS = {
@@ -90,9 +90,7 @@ def _working(results: xr.DataTree, limits: Limits) -> Section:
             )
         )
     return Section(
-        "construction",
-        "How it computes",
-        "How does it compute?",
+        *HEADING,
         findings=[*_working_findings(states, terms, maps), WORDS.get(str(states.attrs.get("construction")), "")],
         switch=switch,
         pictures=pictures,

@@ -7,6 +7,8 @@ from oplens.figures.construction_filters import filter_waves, gain_comparison, k
 from oplens.figures.style import significant
 from oplens.report.blocks import Limits, Picture, Section, Table, switched
 
+HEADING = ("construction", "How it computes", "How does it compute?")
+
 
 def filter_section(kernels: xr.Dataset, waves: xr.Dataset, limits: Limits) -> Section:
     """Kernels, gains and waves of the groups `/construction_kernels` and `/construction_waves`."""
@@ -40,9 +42,7 @@ def filter_section(kernels: xr.Dataset, waves: xr.Dataset, limits: Limits) -> Se
         ),
     ]
     return Section(
-        "construction",
-        "How it computes",
-        "How does it compute?",
+        *HEADING,
         findings=_findings(kernels),
         switch=switch,
         pictures=pictures,
