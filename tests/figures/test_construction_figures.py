@@ -108,6 +108,17 @@ def test_what_is_wrong_is_orange_and_the_answer_is_held_against_the_function():
     assert figure.layout.shapes[-1].line.color == TOWARD
 
 
+def test_an_answer_near_the_function_is_not_called_it(reals):
+    terms = reals["construction_terms"].to_dataset()
+    answer, wanted = (float(terms[name].sel(case=0).squeeze()) for name in ("answer", "wanted"))
+    assert 1e-3 < abs(answer - wanted) < float(reals["construction/error_bound"]), (
+        "the case is one with an error to show"
+    )
+    shown = flow(reals).layout.annotations[1].text
+    assert shown.startswith("function: ")
+    assert shown.endswith(", within the bound ✓")
+
+
 def test_what_should_be_there_and_cannot_be_read_is_a_question_mark():
     def spoil(model):
         model.block(1).feedforward.down.weight.zero_()

@@ -60,7 +60,13 @@ def construction_flow(states: xr.Dataset, maps: xr.Dataset, terms: xr.Dataset, c
     notes = [{**place, "x": n - 1, "text": f"<b>{words[0]}</b>", "font": {"size": 13, "color": INK}}]
     if n > 1:
         look = {"xanchor": "right", "font": {"size": 12, "color": MUTED if right else TOWARD}}
-        notes.append({**place, "x": n - 1.6, "text": f"function: {words[1]} {'✓' if right else '✗'}", **look})
+        # A difference that shows is no equality, though the bound allows it.
+        bound = (
+            f", {'within' if right else 'beyond'} the bound"
+            if words[0] != words[1] and one.attrs["error_bound"] > 0
+            else ""
+        )
+        notes.append({**place, "x": n - 1.6, "text": f"function: {words[1]}{bound} {'✓' if right else '✗'}", **look})
     names_of_rows = ["input", *(f"layer {layer}" for layer in range(1, layers)), "answer"]
     return figure(
         [
