@@ -8,6 +8,7 @@ import xarray as xr
 
 HEAD_UNITS = {
     **{"entropy_sum": "nat", "entropy": "nat", "normalised_entropy": "1", "distance": "position", "first_mass": "1"},
+    "previous_mass": "1",
     **{"effective_rank": "1", "relative_rank": "1", "stable_rank": "1", "numerical_rank": "1"},
     "eigenvalue_effective_rank": "1",
 }
@@ -35,11 +36,13 @@ def attention(layers=5, heads=8, distance=None, missing=(), length=64, intervals
         "distance": far if distance is None else np.broadcast_to(np.asarray(distance, float), shape).copy(),
         "normalised_entropy": rng.uniform(0.3, 0.8, shape),
         "first_mass": rng.uniform(0.01, 0.2, shape),
+        "previous_mass": 0.3 / far,
         "relative_rank": rng.uniform(0.3, 0.8, shape),
         "stable_rank": rng.uniform(2, 20, shape),
     }
     if distance is None:
-        value["distance"][min(1, layers - 1), 0], value["normalised_entropy"][min(1, layers - 1), 0] = 1.04, 0.06
+        back = min(1, layers - 1), 0
+        value["distance"][back], value["normalised_entropy"][back], value["previous_mass"][back] = 1.04, 0.06, 0.93
         if heads > 1:
             value["first_mass"][-1, 1], value["normalised_entropy"][-1, 1], value["distance"][-1, 1] = 0.91, 0.09, 29.0
     value["entropy"] = 4 * value["normalised_entropy"]

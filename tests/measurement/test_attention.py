@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oplens.errors import ArgumentError, DataError
 from oplens.measurement import AttentionRanks, AttentionTotals
 
-MEASURES = ("entropy_sum", "entropy", "normalised_entropy", "distance", "first_mass")
+MEASURES = ("entropy_sum", "entropy", "normalised_entropy", "distance", "first_mass", "previous_mass")
 
 
 def softmax(scores):
@@ -41,7 +41,7 @@ def batch_of(cases, rng, left, junk):
 
 def loops(cases, head, causal):
     """Written out from the definitions, case by case, without padding."""
-    sums, entropies, shares, distances, firsts = [], [], [], [], []
+    sums, entropies, shares, distances, firsts, before = [], [], [], [], [], []
     for case in cases:
         A, total = case[head], 0.0
         for i, row in enumerate(A):
@@ -53,10 +53,11 @@ def loops(cases, head, causal):
                 shares.append(h / math.log(visible))
             distances.append(sum(a * abs(i - j) for j, a in enumerate(row)))
             firsts.append(row[0])
+            if i:
+                before.append(row[i - 1])
         sums.append(total)
-    return dict(
-        zip(MEASURES, (np.mean(v) if v else np.nan for v in (sums, entropies, shares, distances, firsts)), strict=True)
-    )
+    found = (sums, entropies, shares, distances, firsts, before)
+    return dict(zip(MEASURES, (np.mean(v) if v else np.nan for v in found), strict=True))
 
 
 @settings(max_examples=30, deadline=None)
@@ -100,6 +101,34 @@ def test_bounds_are_attained_by_uniform_and_by_copying_heads():
         1,
         2.5,
     )  # low entropy, far
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_weight_on_the_previous_position_is_of_rows_that_have_one(left):
+    """Of cases of n positions: 1 for a head that looks there and (H_n - 1)/(n - 1) for a uniform causal one, the first row left out."""
+    lengths = (1, 2, 7, 4)
+    cases = []
+    for n in lengths:
+        previous = np.eye(n, k=-1)
+        previous[0, 0] = 1
+        cases.append(np.stack([previous, np.tri(n) / np.arange(1, n + 1)[:, None], np.eye(n)]))
+    ds = AttentionTotals.of(*batch_of(cases, None, left, np.nan), causal=True).statistics()
+    harmonic = sum(1 / k for n in lengths for k in range(2, n + 1))
+    np.testing.assert_allclose(ds.previous_mass, [1, harmonic / (sum(lengths) - len(lengths)), 0], rtol=1e-12)
+    assert float(ds.previous_mass_error[0]) == 0
+    alone = AttentionTotals.of(*batch_of(cases[:1], None, left, np.nan), causal=True).statistics()
+    assert np.isnan(alone.previous_mass).all()
+
+
+def test_rows_whose_pattern_or_mask_hides_the_previous_position_do_not_count_towards_it():
+    """Blocks of two: of each, the second position sees the one before it. A hole in the mask has no weight, and hides nothing further."""
+    block = np.kron(np.eye(2, dtype=bool), np.ones((2, 2), dtype=bool))
+    A = np.array([[1, 0, 0, 0], [0.75, 0.25, 0, 0], [0, 0, 1, 0], [0, 0, 0.5, 0.5]])
+    ds = AttentionTotals.of(A[None, None], causal=True, visible=block).statistics()
+    assert float(ds.previous_mass[0]) == 0.625
+    holed = np.array([[1, 0, 0, 0], [np.nan] * 4, [0.5, 0, 0.5, 0], [0, 0, 0.8, 0.2]])
+    ds = AttentionTotals.of(holed[None, None], [[1, 0, 1, 1]], causal=True).statistics()
+    assert float(ds.previous_mass[0]) == pytest.approx(0.8, rel=1e-12)
 
 
 def test_rows_that_see_nothing_are_left_out_and_counted():
@@ -177,8 +206,8 @@ def test_eigenvalues_negative_by_rounding_alone_leave_the_printed_rank_defined()
     """Rows equal but for the last digits of float32 have an eigenvalue -3e-8; a swap of two positions has -1 in any dtype."""
     a = np.array([[0.3, 0.7], [0.3 + 2.0**-25, 0.7 - 2.0**-25]], dtype=np.float32)
     assert np.linalg.eigvals(a.astype(float)).min() < -2e-8
-    for given, share in ((a, 0), (np.float32([[0.3, 0.7], [0.7, 0.3]]), 1), (a.astype(float), 1)):
-        weights = given / given.sum(-1, keepdims=True)
+    for matrix, share in ((a, 0), (np.float32([[0.3, 0.7], [0.7, 0.3]]), 1), (a.astype(float), 1)):
+        weights = matrix / matrix.sum(-1, keepdims=True)
         assert float(AttentionRanks.of(weights[None, None], causal=False).statistics().undefined[0]) == share
 
 

@@ -113,10 +113,11 @@ def test_perplexity_and_bits_per_byte_are_those_of_a_plain_loop(glass, surveyed)
 
 def test_every_head_against_loops_over_glassllms_attention(glass, surveyed):
     _, _, model, tokenizer = glass
-    entropy, distance, first = (np.zeros((4, 4)) for _ in range(3))
-    rows = 0
+    entropy, distance, first, before = (np.zeros((4, 4)) for _ in range(4))
+    rows = followers = 0
     for window in windows(tokenizer.encode(TEXT)):
         rows += len(window)
+        followers += len(window) - 1
         for layer, attention in enumerate(own_pass(model, window)[1]):
             for head, A in enumerate(attention):
                 for i, row in enumerate(A):
@@ -124,10 +125,12 @@ def test_every_head_against_loops_over_glassllms_attention(glass, surveyed):
                     entropy[layer, head] -= (real[real > 0] * np.log(real[real > 0])).sum()
                     distance[layer, head] += (real * (i - np.arange(i + 1))).sum()
                     first[layer, head] += real[0]
+                    before[layer, head] += real[-2] if i else 0.0
     ds = surveyed["attention"]
     assert (ds.layer.values.tolist(), ds.head.values.tolist()) == ([1, 2, 3, 4], [0, 1, 2, 3])
-    for name, total in (("entropy", entropy), ("distance", distance), ("first_mass", first)):
-        np.testing.assert_allclose(ds[name], total / rows, rtol=1e-9, err_msg=name)
+    means = {"entropy": entropy / rows, "distance": distance / rows, "first_mass": first / rows}
+    for name, mean in {**means, "previous_mass": before / followers}.items():
+        np.testing.assert_allclose(ds[name], mean, rtol=1e-9, err_msg=name)
         assert (ds[f"{name}_low"] < ds[name]).all()
         assert (ds[name] < ds[f"{name}_high"]).all()
 

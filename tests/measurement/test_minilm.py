@@ -130,7 +130,7 @@ def test_the_survey_does_not_see_padding(minilm, surveyed):
 def test_every_head_against_loops(minilm, surveyed):
     _, _, tokens, expected = minilm
     sums = {name: np.zeros((6, 12)) for name in ("entropy", "normalised_entropy", "distance", "first_mass")}
-    ranks = np.zeros((6, 12))
+    ranks, before = np.zeros((6, 12)), np.zeros((6, 12))
     for attentions, _ in expected:
         for layer, attention in enumerate(attentions):
             for head, A in enumerate(attention):
@@ -140,6 +140,7 @@ def test_every_head_against_loops(minilm, surveyed):
                 sums["normalised_entropy"][layer, head] += (H / np.log(n)).sum()
                 sums["distance"][layer, head] += sum(A[i, j] * abs(i - j) for i in range(n) for j in range(n))
                 sums["first_mass"][layer, head] += A[:, 0].sum()
+                before[layer, head] += sum(A[i, i - 1] for i in range(1, n))
                 p = np.linalg.svd(A, compute_uv=False)
                 p = p[p > 0] / p.sum()
                 ranks[layer, head] += np.exp(-(p * np.log(p)).sum())
@@ -147,6 +148,7 @@ def test_every_head_against_loops(minilm, surveyed):
     assert (ds.layer.values.tolist(), ds.head.values.tolist()) == ([*range(1, 7)], [*range(12)])
     for name, total in sums.items():
         np.testing.assert_allclose(ds[name], total / tokens.lengths.sum(), rtol=1e-8, atol=1e-12, err_msg=name)
+    np.testing.assert_allclose(ds.previous_mass, before / (tokens.lengths - 1).sum(), rtol=1e-8, atol=1e-12)
     np.testing.assert_allclose(ds.effective_rank, ranks / len(SENTENCES), rtol=1e-7)
 
 

@@ -151,6 +151,9 @@ def test_heads_that_are_known_have_the_statistics_that_are_known():
         ("entropy", 1, 1): (0 * n, n),
         ("distance", 1, 2): (n * (n - 1) / 2, n),
         ("first_mass", 1, 2): (n, n),
+        ("previous_mass", 1, 0): (harmonic - 1, n - 1),
+        ("previous_mass", 1, 1): (n - 1, n - 1),
+        ("previous_mass", 3, 0): (0 * n, n - 1),
         ("effective_rank", 1, 2): (0 * n + 1, None),
         ("numerical_rank", 1, 1): (n - 1, None),
         ("stable_rank", 1, 1): (n / 2, None),
@@ -391,7 +394,7 @@ def test_maps_show_heads_that_stand_out_in_one_case():
     assert chosen[:3] == [
         (3, 0, "shortest distance"),
         (1, 2, "most on first position"),
-        (1, 1, "lowest normalised entropy"),
+        (1, 1, "most on the previous token"),
     ]
     assert chosen[3][2] == "widest"
     for rank, make in enumerate((own, first, previous, uniform)):
@@ -624,6 +627,7 @@ def test_a_real_model_is_measured_as_its_definition_says(stories):
             "distance": distance,
             "entropy": entropy,
             "first_mass": A[..., 0].mean((0, 2)),
+            "previous_mass": np.mean([A[..., i, i - 1] for i in range(1, 48)], (0, 1)),
             "effective_rank": rank,
         }
         for name, value in values.items():

@@ -1,7 +1,6 @@
 """The page of a measured model in a real browser: hostile names and tokens shown letter by letter, no error, no sideways scrolling."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import xarray as xr
 
 import synthetic_measurements as invented
-from browsing import launched, opened, until
+from browsing import opened, too_wide, until
 from oplens.report import render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>%{x}<b>$x$"
@@ -30,12 +29,6 @@ TOKENS = (
     "1",
     "1",
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as opened_browser:
-        yield opened_browser
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +61,7 @@ def test_page_opens_offline_and_fits(
     try:
         assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
         assert (seen.errors, seen.dialogs) == ([], [])
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        wide = page.evaluate(
-            "Array.from(document.querySelectorAll('main *, header *')).filter(e => !e.closest('.table-box, svg, .plot'))"
-            f".filter(e => e.getBoundingClientRect().right > {width} + 0.5).map(e => e.tagName + '.' + e.className)"
-        )
-        assert wide == []
+        assert too_wide(page, width) == []
         left = page.evaluate(
             "Array.from(document.querySelectorAll('#attention-maps figure')).map(f => f.getBoundingClientRect().left)"
         )
@@ -140,7 +128,7 @@ def test_heads_become_a_map_and_likeness_changes_its_kind(hostile: xr.DataTree, 
     try:
         ds = hostile["attention"].to_dataset()
         page.locator("#attention input[value='map']").check(force=True)
-        for name in ("distance", "stable_rank"):
+        for name in ("distance", "previous_mass"):
             until(page, f"document.getElementById('attention-{name}').data[0].type === 'heatmap'")
             drawn = page.evaluate(
                 f"Array.from(document.getElementById('attention-{name}').calcdata[0][0].z).map(row => Array.from(row))"

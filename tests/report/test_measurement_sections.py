@@ -125,54 +125,43 @@ def test_the_share_of_layers_in_the_variance_of_distances():
     assert f"in layer {widest + 1} alone they range from {three(low)} to {three(high)}." in words
 
 
-def test_heads_that_look_one_token_back_are_named_and_checked_on_the_case_drawn():
-    tree = invented.measured(5, 8)
-    ds, maps = tree["attention"].to_dataset(), tree["attention_maps"].to_dataset()
-    assert (int(maps.layer_of[0]), int(maps.head_of[0])) == (2, 0)
-    weight = maps.weight.values[0]
-    previous = np.mean([weight[i, i - 1] for i in range(1, 14)])
-    assert (
-        f"One head looks about one token back: layer 2, head 0 (mean distance {spread(ds, 'distance', (2, 0))}, entropy 6 % of its largest; "
-        f"in the case drawn below {100 * previous:.0f} % of the weight lies on the previous token)."
-        in said(tree, "attention")
-    )
-    assert "drawn" not in said(invented.measured(5, 8, attention_maps=None), "attention").split("rests on")[0]
+def percent(ds, name, head):
+    value, low, high = (float(ds[name + end].sel(layer=head[0], head=head[1])) for end in ("", "_low", "_high"))
+    return f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
 
 
-def test_a_distance_of_one_at_high_entropy_is_a_mixture_and_not_one_token():
-    ds = invented.attention(3, 4)
-    ds["normalised_entropy"].loc[{"layer": 2, "head": 0}] = 0.5
-    words = said(invented.measured(3, 4, attention=ds), "attention")
-    assert (
-        f"No head looks just one token back: the nearest is layer 2, head 0, with a mean distance of {spread(ds, 'distance', (2, 0))}."
-        in words
-    )
+PLACES = {
+    "previous_mass": ((2, 0), "looks at the previous token", "look at the previous token"),
+    "first_mass": ((5, 1), "rests on the first position", "rest on the first position"),
+}
 
 
-def test_many_heads_that_look_back_are_counted_and_three_are_named():
-    ds = invented.attention(2, 6)
-    for head in range(5):
-        ds["distance"].loc[{"layer": 2, "head": head}] = 1.2 - 0.04 * head
-        ds["normalised_entropy"].loc[{"layer": 2, "head": head}] = 0.1
-    words = said(invented.measured(2, 6, attention=ds), "attention")
-    assert words.count("5 heads look about one token back: layer 2, head 4 (") == 1
-    assert "layer 2, head 2 (" in words
-    assert ", and 2 more." in words
-
-
-def test_heads_rest_on_the_first_position_by_the_lower_end_of_their_interval():
+@pytest.mark.parametrize("name", PLACES)
+def test_heads_with_most_weight_on_one_place_are_named_by_the_lower_end_of_their_interval(name):
+    head, one, many = PLACES[name]
     tree = invented.measured(5, 8)
     ds = tree["attention"].to_dataset()
-    alone = f"One head rests on the first position, with more than half of the weight: layer 5, head 1, {spread(ds, 'first_mass', (5, 1))}."
+    alone = f"One head {one}, with more than half of the weight: layer {head[0]}, head {head[1]}, {percent(ds, name, head)}."
     assert alone in said(tree, "attention")
     unsure = ds.copy(deep=True)
     for end, value in (("", 0.51), ("_low", 0.49), ("_high", 0.53)):
-        unsure[f"first_mass{end}"].loc[{"layer": 5, "head": 1}] = value
+        unsure[f"{name}{end}"].loc[{"layer": head[0], "head": head[1]}] = value
     words = said(invented.measured(5, 8, attention=unsure), "attention")
+    assert f"No head {one}: the most weight there is 51 % [49, 53], of layer {head[0]}, head {head[1]}." in words
+    for end in ("_low", "_high"):
+        unsure[f"{name}{end}"].loc[{"layer": head[0], "head": head[1]}] = np.nan
+    words = said(invented.measured(5, 8, attention=unsure), "attention")
+    assert f"One head {one}, with more than half of the weight: layer {head[0]}, head {head[1]}, 51 %." in words
+    crowd = ds.copy(deep=True)
+    for k in range(5):
+        for end in ("", "_low", "_high"):
+            crowd[f"{name}{end}"].loc[{"layer": 3, "head": k}] = 0.94 + 0.01 * k
+    words = said(invented.measured(5, 8, attention=crowd), "attention")
     assert (
-        "No head rests on the first position: the most weight there is 0.510 [0.490, 0.530], of layer 5, head 1."
-        in words
+        f"6 heads {many}, with more than half of the weight: layer 3, head 4, 98 % [98, 98]; layer 3, head 3, 97 % [97, 97]; layer 3, head 2, "
+        "96 % [96, 96]; and 3 more." in words
     )
+    assert one not in said(invented.measured(5, 8, attention=ds.drop_vars(name)), "attention")
 
 
 def test_low_entropy_is_not_called_local_where_such_a_head_looks_far():
@@ -222,9 +211,6 @@ def test_encoders_look_away_and_not_back():
     words = said(tree, "attention")
     assert "back" not in words
     assert "positions away on average" in words
-    weight = tree["attention_maps"].weight.values[0]
-    beside = sum(weight[i, j] for i in range(14) for j in (i - 1, i + 1) if 0 <= j < 14) / 14
-    assert f"{100 * beside:.0f} % of the weight lies on the tokens beside" in words
     assert "blank" not in said(tree, "attention-maps")
     assert "What a causal model hides is blank." in said(invented.measured(3, 4), "attention-maps")
 
@@ -292,8 +278,8 @@ def test_maps_say_why_they_are_drawn_and_what_their_heads_do_over_all_cases():
         assert picture.title == f"Layer {layer}, head {head}: {maps.why.values[k]}"
         one = ds.sel(layer=layer, head=head)
         assert picture.caption == (
-            f"distance {three(float(one.distance))}, first position {100 * float(one.first_mass):.0f} %, entropy "
-            f"{100 * float(one.normalised_entropy):.0f} % of its largest"
+            f"distance {three(float(one.distance))}, first position {100 * float(one.first_mass):.0f} %, previous token "
+            f"{100 * float(one.previous_mass):.0f} %, entropy {100 * float(one.normalised_entropy):.0f} % of its largest"
         )
     fewer = sections(tree, Limits(cases=4))["attention-maps"]
     assert len(fewer.pictures) == 4
@@ -316,8 +302,8 @@ def test_statistics_that_no_head_has_leave_no_panel_and_no_sentence():
     found = sections(invented.measured(3, 4, attention=ds))["attention"]
     assert [p.id for p in found.pictures] == [
         "attention-distance",
+        "attention-previous_mass",
         "attention-eigenvalue_effective_rank",
-        "attention-stable_rank",
     ]
     assert not any(word in " ".join(found.findings) for word in ("r_eff", "rests", "entropy", "nan"))
 

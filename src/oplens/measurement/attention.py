@@ -67,7 +67,7 @@ class AttentionTotals:
 
     Attributes
     ----------
-    entropy_sum, entropy, normalised_entropy, distance, first_mass : RatioTotals, (n_heads,)
+    entropy_sum, entropy, normalised_entropy, distance, first_mass, previous_mass : RatioTotals, (n_heads,)
     left_out : ndarray of int, (n_heads,)
         Real query rows that see nothing.
 
@@ -89,6 +89,7 @@ class AttentionTotals:
     normalised_entropy: RatioTotals
     distance: RatioTotals
     first_mass: RatioTotals
+    previous_mass: RatioTotals
     left_out: Any
 
     @classmethod
@@ -120,6 +121,8 @@ class AttentionTotals:
         distance = (A * np.abs(positions[:, None] - positions)).sum(-1)
         first = found.real.argmax(-1)
         mass = np.take_along_axis(A, first[:, None, None, None], -1)[..., 0]
+        follows = kept[..., 1:] & np.diagonal(found.visible, -1, -2, -1)
+        before = np.where(follows, np.diagonal(A, -1, -2, -1), 0.0)
         n_visible = np.broadcast_to(found.visible.sum(-1), kept.shape)
         choice = kept & (n_visible > 1)
         share = np.divide(entropy, np.log(np.maximum(n_visible, 2)), out=np.zeros_like(entropy), where=choice)
@@ -131,6 +134,7 @@ class AttentionTotals:
             RatioTotals.of(share.sum(-1), choice.sum(-1)),
             RatioTotals.of(distance.sum(-1), rows),
             RatioTotals.of(mass.sum(-1), rows),
+            RatioTotals.of(before.sum(-1), follows.sum(-1)),
             (found.real[:, None] & ~kept).sum((0, 2)),
         )
 
@@ -147,11 +151,12 @@ class AttentionTotals:
         xarray.Dataset
             Over `head`: `entropy_sum` (the paper's H_l, -sum_ij A log A, mean over cases: a sum over rows, between 0 and n log n),
             `entropy` (per row, nats), `normalised_entropy` (over log of the visible positions, rows with a choice only), `distance`
-            (mean of abs(i - j), positions), `first_mass` (weight on the first real position); `n_rows`, `n_left_out`.
+            (mean of abs(i - j), positions), `first_mass` (weight on the first real position), `previous_mass` (weight on the position before,
+            over rows that see one); `n_rows`, `n_left_out`.
 
         Notes
         -----
-        Low entropy does not mean local attention: a head that always looks at the first position has entropy 0. Read all three.
+        Low entropy does not mean local attention: a head that always looks at the first position has entropy 0. Read all of them.
         Intervals are Student's over cases; NaN below two cases.
         """
         import xarray as xr
@@ -163,6 +168,7 @@ class AttentionTotals:
             "normalised_entropy": ("entropy of a row over the log of its visible positions", "1"),
             "distance": ("mean distance between query and key", "position"),
             "first_mass": ("attention on the first position", "1"),
+            "previous_mass": ("attention on the previous position, of rows that see one", "1"),
         }
         variables = _described({name: (getattr(self, name), *text) for name, text in texts.items()}, level)
         variables["n_rows"] = variable("head", self.entropy.rows, "query rows measured")

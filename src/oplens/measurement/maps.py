@@ -14,6 +14,7 @@ LONGEST = 64  # tokens that a map can show
 _RULES = (
     ("shortest distance", "distance", 1),
     ("most on first position", "first_mass", -1),
+    ("most on the previous token", "previous_mass", -1),
     ("lowest normalised entropy", "normalised_entropy", 1),
     ("widest", "normalised_entropy", -1),
     ("longest distance", "distance", -1),

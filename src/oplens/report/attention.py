@@ -22,18 +22,22 @@ _PANELS = {
         "Weight on the first position",
         "High where a head has nothing to look for (an attention sink).",
     ),
+    "previous_mass": (
+        "Weight on the previous token",
+        "High where a head looks one token back; of tokens that have one before them.",
+    ),
     "effective_rank": ("Effective rank", "From singular values (Roy & Vetterli 2007)."),
     "eigenvalue_effective_rank": (
         "r_eff of the paper",
         "From eigenvalues, as printed; the same axis as the effective rank.",
     ),
-    "stable_rank": ("Stable rank", "Squared Frobenius norm over squared spectral norm."),
 }
 _COLUMNS = {
     "normalised_entropy": "entropy, of its largest",
     "entropy_sum": "H_l of the paper (nat)",
     "distance": "distance (positions)",
     "first_mass": "on the first position",
+    "previous_mass": "on the previous token",
     "effective_rank": "effective rank",
     "relative_rank": "of the length",
     "eigenvalue_effective_rank": "r_eff of the paper",
@@ -83,7 +87,7 @@ def _heads(tree: xr.DataTree, ds: xr.Dataset, maps: xr.Dataset | None) -> Sectio
         "attention",
         "Heads",
         "What do the heads do, layer by layer?",
-        findings=head_findings(tree, ds, maps),
+        findings=head_findings(tree, ds),
         switch=switch,
         pictures=pictures,
         columns=3,
@@ -146,6 +150,7 @@ def _numbers(ds: xr.Dataset | None, head: Head) -> str:
     words = {
         "distance": "distance {}",
         "first_mass": "first position {}",
+        "previous_mass": "previous token {}",
         "normalised_entropy": "entropy {} of its largest",
     }
     found = [

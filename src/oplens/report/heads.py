@@ -9,13 +9,14 @@ import xarray as xr
 
 from oplens.figures.layers import MEASURES, Head, estimate, layer_means
 
-ONE_BACK = 0.25  # a mean distance so near to 1, at so little entropy, is about one token and no wide mixture
 SAME_AXIS = ("effective_rank", "eigenvalue_effective_rank")
 
 
-def head_findings(tree: xr.DataTree, ds: xr.Dataset, maps: xr.Dataset | None) -> list[str]:
+def head_findings(tree: xr.DataTree, ds: xr.Dataset) -> list[str]:
     """Sentences, each computed from the statistics with their intervals; those that the file cannot answer are left out."""
-    found = (_local(tree, ds), _one_back(tree, ds, maps), _resting(ds), _low_entropy(tree, ds), _printed(tree, ds))
+    back = _mostly(ds, "previous_mass", "looks at the previous token", "look at the previous token")
+    rest = _mostly(ds, "first_mass", "rests on the first position", "rest on the first position")
+    found = (_local(tree, ds), back, rest, _low_entropy(tree, ds), _printed(tree, ds))
     return [words for words in found if words]
 
 
@@ -81,48 +82,18 @@ def _within(ds: xr.Dataset) -> str:
     )
 
 
-def _one_back(tree: xr.DataTree, ds: xr.Dataset, maps: xr.Dataset | None) -> str:
-    """Heads that look about one token back; whether a map shows it, where one is drawn."""
-    if "distance" not in shown(ds) or "normalised_entropy" not in ds:
+def _mostly(ds: xr.Dataset, name: str, one: str, many: str) -> str:
+    """Heads that put more than half of their weight on one place, as their intervals have it; or the one with most there."""
+    if name not in shown(ds):
         return ""
-    near = (abs(ds["distance"] - 1) <= ONE_BACK) & (ds["normalised_entropy"] <= ONE_BACK)
-    heads = _heads_where(ds, near, abs(ds["distance"] - 1))
-    if not heads:
-        head = _heads_where(ds, ds["distance"].notnull(), ds["distance"])[0]
-        nearest = f"{_named(head)}, with a mean distance of {_with_ends(ds, 'distance', head)}"
-        return f"No head looks just one token {_where(tree)}: the nearest is {nearest}."
-    said = [
-        f"{_named(head)} (mean distance {_with_ends(ds, 'distance', head)}, entropy {100 * of_head(ds, 'normalised_entropy', head):.0f} % of its "
-        f"largest{_seen(maps, head, is_causal(tree) is True)})"
-        for head in heads[:3]
-    ]
-    return f"{_count(len(heads), 'looks', 'look')} about one token {_where(tree)}: {_listed(said, len(heads))}."
-
-
-def _seen(maps: xr.Dataset | None, head: Head, back: bool) -> str:
-    """The weight on neighbours in the case that is drawn: distance and entropy alone leave other readings."""
-    if maps is None or head not in drawn(maps) or maps.sizes["token"] < 2:
-        return ""
-    weight = maps["weight"].transpose("rank", "token", "token_2").values[drawn(maps).index(head)].astype(float)
-    before = np.diagonal(weight, -1)
-    if back:
-        return f"; in the case drawn below {100 * before.mean():.0f} % of the weight lies on the previous token"
-    beside = (before.sum() + np.diagonal(weight, 1).sum()) / len(weight)
-    return f"; in the case drawn below {100 * beside:.0f} % of the weight lies on the tokens beside"
-
-
-def _resting(ds: xr.Dataset) -> str:
-    """Heads that put more than half of their weight on the first position, as their intervals have it."""
-    if "first_mass" not in shown(ds):
-        return ""
-    mass = ds["first_mass"]
-    low = ds["first_mass_low"].fillna(mass) if "first_mass_low" in ds else mass
+    mass = ds[name]
+    low = ds[f"{name}_low"].fillna(mass) if f"{name}_low" in ds else mass
     heads = _heads_where(ds, low > 0.5, -mass)
     if not heads:
-        head = _heads_where(ds, mass.notnull(), -mass)[0]
-        return f"No head rests on the first position: the most weight there is {_with_ends(ds, 'first_mass', head)}, of {_named(head)}."
-    said = [f"{_named(head)}, {_with_ends(ds, 'first_mass', head)}" for head in heads[:3]]
-    return f"{_count(len(heads), 'rests', 'rest')} on the first position, with more than half of the weight: {_listed(said, len(heads), '; ')}."
+        most = _heads_where(ds, mass.notnull(), -mass)[0]
+        return f"No head {one}: the most weight there is {_percent(ds, name, most)}, of {_named(most)}."
+    said = [f"{_named(head)}, {_percent(ds, name, head)}" for head in heads[:3]]
+    return f"{_count(len(heads), one, many)}, with more than half of the weight: {_listed(said, len(heads), '; ')}."
 
 
 def _low_entropy(tree: xr.DataTree, ds: xr.Dataset) -> str:
@@ -213,6 +184,13 @@ def of_head(ds: xr.Dataset, name: str, head: Head) -> float:
 def _with_ends(ds: xr.Dataset, name: str, head: Head) -> str:
     ends = [of_head(ds, f"{name}_{end}", head) if f"{name}_{end}" in ds else math.nan for end in ("low", "high")]
     return estimate(of_head(ds, name, head), *ends)
+
+
+def _percent(ds: xr.Dataset, name: str, head: Head) -> str:
+    share, low, high = (
+        100 * of_head(ds, n, head) if n in ds else math.nan for n in (name, f"{name}_low", f"{name}_high")
+    )
+    return f"{share:.0f} %" + (f" [{low:.0f}, {high:.0f}]" if math.isfinite(low) and math.isfinite(high) else "")
 
 
 def _said(means: xr.Dataset, k: int) -> str:

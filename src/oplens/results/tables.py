@@ -101,7 +101,7 @@ _REDUCTION = {
     **dict.fromkeys(("importance", "frequency", "decay_time"), "rank"),
 }
 
-_MEANS = ("entropy_sum", "entropy", "normalised_entropy", "distance", "first_mass")
+_MEANS = ("entropy_sum", "entropy", "normalised_entropy", "distance", "first_mass", "previous_mass")
 _RANKS = ("effective_rank", "relative_rank", "stable_rank", "numerical_rank", "eigenvalue_effective_rank", "undefined")
 _ENDS = ("", "_error", "_low", "_high")
 _ATTENTION = dict.fromkeys(
