@@ -5,7 +5,7 @@ import pytest
 from scipy.linalg import hankel, svdvals
 
 from oplens.construction import exponential_sums
-from oplens.construction.exponential_sums import Waves, fit_columns, fit_waves, hankel_waves, l1_error, ladder
+from oplens.construction.exponential_sums import Waves, comb, fit_columns, fit_waves, hankel_waves, l1_error, ladder
 
 
 def chirp(length=96):
@@ -135,6 +135,22 @@ def test_long_kernels_take_few_vectors_of_the_same_matrix(monkeypatch):
 
 
 def test_no_more_waves_than_lags_are_tried():
-    assert ladder(10) == (1, 2, 3, 4)
+    assert ladder(10) == (1, 2, 3, 4, 5)
+    assert ladder(11) == (1, 2, 3, 4, 5)
+    assert ladder(9000)[-1] == 128
     assert ladder(2) == (1,)
     assert len(hankel_waves(np.array([1.0, 2.0, 0.5]), 5)) <= 5
+
+
+@pytest.mark.parametrize("length", [2, 6, 7])
+@pytest.mark.parametrize("n_modes", [3, 4])
+def test_a_comb_is_the_kernel_and_comes_back_smaller(n_modes, length):
+    values = np.random.default_rng(length).normal(size=length)
+    waves, weights = comb(values, n_modes, 1e-3)
+    assert np.all((waves.angle > 0) & (waves.angle < np.pi))
+    columns = np.concatenate((weights.real, weights.imag))
+    found = by_hand(waves, columns, 6 * n_modes + 1)
+    period = 2 * n_modes
+    tail = np.pad(values[1:], (0, period - length + 1))
+    expected = np.concatenate((tail, -1e-3 * tail, 1e-6 * tail))
+    assert np.abs(found[1:] - expected).max() < 1e-12

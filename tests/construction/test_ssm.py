@@ -189,6 +189,33 @@ def test_a_matched_filter_is_within_the_l1_error_of_its_kernel(dtype):
         assert share or error < 0.5 * certified
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["delay", "alternating", "low-pass", "noise"])
+def test_as_many_modes_as_half_the_lags_are_the_kernel_itself(name, dtype):
+    """More modes never hurt: weights that would no longer cancel when rounded are not taken."""
+    values = {
+        "delay": np.eye(8)[7],
+        "alternating": (-1.0) ** np.arange(6),
+        "low-pass": signal.firwin(33, 0.2),
+        "noise": noise(40),
+    }[name]
+    kernel, half = FiniteKernel(values), len(values) // 2
+    few, many, more = (
+        dict(build_ssm(kernel, n_modes=n, dtype=dtype, length=64)[1].error_parts)["kernels"]
+        for n in (max(1, half // 4), half, 2 * half)
+    )
+    size = np.abs(values).sum()
+    assert many < {"float64": 1e-6, "float32": 2e-3}[dtype] * size
+    assert many < 0.1 * few
+    assert more < {"float64": 1e-9, "float32": 1e-4}[dtype] * size
+    model, certificate = build_ssm(kernel, n_modes=half, dtype=dtype, length=64)
+    x = noise(64)
+    assert np.abs(run(model, x)[:, 0] - np.convolve(values, x)[:64]).max() < certificate.error_bound
+    found, certificate = build_ssm(kernel, tolerance=1e-2 * size, dtype=dtype, length=64)
+    assert dict(certificate.error_parts)["kernels"] <= 1e-2 * size
+    assert found.config.n_modes <= half
+
+
 @pytest.mark.parametrize(("tolerance", "between"), [(0.8, False), (0.3, True)])
 def test_a_tolerance_is_kept_with_the_fewest_modes_found(tolerance, between):
     kernel = FiniteKernel(tuple(chirp(64)))
@@ -494,6 +521,8 @@ def test_a_slow_high_pass_is_certified_over_all_of_its_memory(dtype):
         (lambda k: build_ssm(k, n_modes=1), r"needs 2 modes; leave n_modes out, or give FiniteKernel"),
         (lambda k: build_ssm(k, n_modes=0), "n_modes"),
         (lambda k: build_ssm(FiniteKernel([1.0, 2.0])), "say with n_modes how many"),
+        (lambda k: FiniteKernel([1e300, 2.0]), "a value of size 1e.300 is above 1e.60"),
+        (lambda k: ExponentialSum([0.5], [1e200]), "a value of size 1e.200 is above 1e.60"),
         (lambda k: build_ssm(k, tolerance=0.0), "tolerance"),
         (lambda k: build_ssm(k, input_bound=0.0), "input_bound"),
         (lambda k: build_ssm(k, length=0), "length"),

@@ -8,6 +8,9 @@ r"""A finite impulse response by a sum of few decaying waves, small in the L1 no
 2. Variable projection: least squares over decay rates and angles, weights eliminated (Golub & Pereyra 1973, Kaufman's Jacobian).
 3. The same with lags weighed by 1/sqrt(abs(error)), a few times: least squares becomes least absolute errors.
 
+With N = 2 n poles and no more than N + 1 lags there is a closed form instead: poles r exp(i pi (2 k + 1)/N), whose sums come back after N
+lags r^N times as large and with the other sign. What it leaves out shrinks with r as what rounding does to it grows (:func:`comb`).
+
 The result is *measured* here, in float64; a certificate sums the error of stored weights in ball arithmetic.
 """
 
@@ -95,14 +98,36 @@ def fit_waves(values: Array, n_modes: int) -> Waves:
     return best
 
 
-def fit_columns(target: Array, waves: Waves, rounds: int = 20) -> Array:
-    """Coefficients of the waves' basis with nearly the least L1 error at lags from 1 on, by reweighted least squares."""
+def comb(values: Array, n_modes: int, forgotten: float) -> tuple[Waves, NDArray[np.complex128]]:
+    """Waves and weights (n_modes,) of exactly `values` at lags 1 to N = 2 n_modes; N lags later -`forgotten` times as much comes back.
+
+    Examples
+    --------
+    >>> waves, weights = comb(np.array([0.0, 0.0, 1.0, 3.0]), 2, 1e-3)
+    >>> (2 * weights * waves.poles ** np.arange(1, 9)[:, None]).real.sum(1).round(9).tolist()
+    [0.0, 1.0, 3.0, 0.0, -0.0, -0.001, -0.003, -0.0]
+    """
+    n = 2 * n_modes
+    assert len(values) <= n + 1, "later lags would stand on earlier ones"
+    rate, t = -math.log(forgotten) / n, np.arange(1, len(values))
+    turned = np.zeros(n, dtype=np.complex128)
+    turned[t % n] = values[1:] * np.exp(rate * t - 1j * math.pi * t / n)
+    angle = math.pi * (2 * np.arange(n_modes) + 1) / n
+    waves = Waves(np.full(n_modes, math.log(rate)), angle, np.zeros(n_modes, dtype=np.bool_))
+    return waves, np.asarray(np.fft.fft(turned)[:n_modes] / n)
+
+
+def fit_columns(target: Array, waves: Waves, rounds: int = 20, rcond: float = 1e-14) -> Array:
+    """Coefficients of the waves' basis with nearly the least L1 error at lags from 1 on, by reweighted least squares.
+
+    Combinations of waves smaller than `rcond` of the largest are left alone: they would cost weights that cancel.
+    """
     basis, wanted = waves.basis(len(target))[1:], target[1:]
     weighting: Array = np.ones(len(wanted))
     best: Array = np.zeros(basis.shape[1])
     least = math.inf
     for _ in range(rounds):
-        columns: Array = np.linalg.lstsq(basis * weighting[:, None], wanted * weighting, rcond=1e-14)[0].astype(
+        columns: Array = np.linalg.lstsq(basis * weighting[:, None], wanted * weighting, rcond=rcond)[0].astype(
             np.float64
         )
         error = np.abs(basis @ columns - wanted)
@@ -121,8 +146,9 @@ def l1_error(target: Array, waves: Waves) -> float:
 
 
 def ladder(length: int) -> tuple[int, ...]:
-    """Numbers of modes that a search for a tolerance tries; more than one per two lags describe nothing."""
-    return tuple(n for n in _LADDER if 2 * n <= length) or (1,)
+    """Numbers of modes that a search for a tolerance tries; with one per two lags the closed form leaves next to nothing."""
+    enough = math.ceil((length - 1) / 2)
+    return tuple(n for n in _LADDER if n < enough) + ((enough,) if enough <= _LADDER[-1] else ())
 
 
 def hankel_waves(values: Array, n_modes: int) -> Waves:

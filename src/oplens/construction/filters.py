@@ -30,7 +30,7 @@ from oplens.construction.rational import (
     times,
 )
 from oplens.errors import ArgumentError
-from oplens.theory.statement import count, number
+from oplens.theory.statement import LARGEST_NUMBER, count, number
 
 LONGEST_FINITE = 8192  # lags of a finite kernel; its Hankel matrix is decomposed
 Ratio = tuple[Polynomial, Polynomial]  # N and D of H = N(w)/D(w), w = z^-1
@@ -72,6 +72,7 @@ class ExponentialSum:
         object.__setattr__(self, "direct", number(call, "direct", self.direct, -math.inf))
         for pole in poles:
             check_fading(call, pole)
+        _check_size(call, max(map(abs, residues), default=0.0))
         if self.ratio is None:
             poles, residues = conjugate_pairs(call, poles, residues)
         object.__setattr__(self, "poles", poles)
@@ -190,6 +191,7 @@ class FiniteKernel:
             )
         if not values.any():
             raise ArgumentError("FiniteKernel: all values are 0; leave this kernel out.")
+        _check_size("FiniteKernel", np.abs(values).max())
         object.__setattr__(self, "values", tuple(values.tolist()))
 
     @classmethod
@@ -209,6 +211,13 @@ class FiniteKernel:
 
 
 Kernel = ExponentialSum | FiniteKernel
+
+
+def _check_size(call: str, largest: float) -> None:
+    if largest > LARGEST_NUMBER:
+        raise ArgumentError(
+            f"{call}: a value of size {largest:.3g} is above {LARGEST_NUMBER:g}, whose squares leave double precision; change the units."
+        )
 
 
 def _from_ratio(call: str, top: Polynomial, bottom: Polynomial) -> ExponentialSum:

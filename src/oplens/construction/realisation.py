@@ -14,7 +14,7 @@ whose product differs from (z - p)^m by delta^m alone, with the delta that leave
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -23,7 +23,7 @@ import torch
 from flint import acb, arb, arb_mat, ctx
 from numpy.typing import NDArray
 
-from oplens.construction.exponential_sums import Waves, fit_columns, fit_waves, ladder
+from oplens.construction.exponential_sums import Waves, comb, fit_columns, fit_waves, ladder
 from oplens.construction.filters import ExponentialSum, FiniteKernel, Kernel
 from oplens.construction.kernel_balls import PRECISION, KernelBalls, Term
 from oplens.construction.weights import rounded
@@ -33,6 +33,10 @@ from oplens.models.s4d import S4D
 _SPREADS = tuple(10.0 ** (-k / 2) for k in range(1, 15))  # delta in units of 1 - abs(p)
 _CROWDED = 0.01  # distance, in the same units, up to which poles are a crowd
 _TAIL = 6  # lengths of a finite kernel over which its weights are fitted
+_SPAN = 3  # and over which candidates are compared, their rest beyond bounded
+_RCONDS = (1e-14, 1e-10, 1e-7, 1e-4)  # the later ones where rounded weights would no longer cancel
+_SHORT = 1024  # lags up to which more than one candidate is tried
+_CANCELLED = 64 * 2.0**-53  # of the sum of all waves' sizes: the rounding of a run, roughly
 
 
 @dataclass(frozen=True)
@@ -253,20 +257,54 @@ def _bisect(error: Callable[[int], float], bad: int, good: int, tolerance: float
 
 
 def _fitted(kernel: FiniteKernel, n_modes: int, dtype: str) -> Parameters:
+    """The candidate whose stored numbers are nearest, what float64 does to weights that cancel counted."""
     values = np.array(kernel.values)
     scale = float(np.abs(values).max())
-    waves = fit_waves(values / scale, n_modes)
-    waves = Waves(rounded(waves.log_decay, dtype), rounded(waves.angle, dtype), waves.real)
-    target = np.pad(values / scale, (0, (_TAIL - 1) * len(values)))
-    c = waves.weights(fit_columns(target, waves)) * scale
+    tried = [
+        _stored(values / scale, scale, waves, c, dtype) for waves, c in _candidates(values / scale, n_modes, dtype)
+    ]
+    known = [item for item in tried if item is not None]
+    if not known:
+        raise ArgumentError(f"build_ssm: the kernel's values overflow {dtype}; scale it down, and its output up.")
+    return min(known, key=lambda item: item[1])[0]
+
+
+def _candidates(
+    values: NDArray[np.float64], n_modes: int, dtype: str
+) -> Iterator[tuple[Waves, NDArray[np.complex128]]]:
+    """Rounded waves with their weights."""
+    enough = math.ceil((len(values) - 1) / 2)
+    waves = _rounded(fit_waves(values, min(n_modes, enough)), dtype)
+    target = np.pad(values, (0, (_TAIL - 1) * len(values)))
+    for rcond in _RCONDS if len(values) <= _SHORT else _RCONDS[:1]:
+        yield waves, waves.weights(fit_columns(target, waves, rcond=rcond))
+    if enough <= n_modes and len(values) <= _SHORT:
+        for digits in range(1, 15):
+            waves, c = comb(values, n_modes, 10.0**-digits)
+            yield _rounded(waves, dtype), c
+
+
+def _rounded(waves: Waves, dtype: str) -> Waves:
+    return Waves(rounded(waves.log_decay, dtype), rounded(waves.angle, dtype), waves.real)
+
+
+def _stored(
+    values: NDArray[np.float64], scale: float, waves: Waves, c: NDArray[np.complex128], dtype: str
+) -> tuple[Parameters, float] | None:
+    """The numbers that are stored, and their L1 distance in units of the scale, measured in float64; None where they overflow."""
     with ctx.workprec(PRECISION):
         b = np.array([_complex(_discretised(x)[1]) for x in _exponents(waves.log_decay, waves.angle)])
-    C = _round((c / b).tolist(), dtype)
+    C = _round((c * scale / b).tolist(), dtype)
     if not np.isfinite(C).all():
-        raise ArgumentError(f"build_ssm: the kernel's values overflow {dtype}; scale it down, and its output up.")
+        return None
     # Lag 0 belongs to the skip, which makes it exact up to its own rounding.
-    direct = values[0] - 2 * math.fsum((C * b).real)
-    return Parameters(waves.log_decay, waves.angle, C, float(rounded(np.array([direct]), dtype)[0]))
+    direct = values[0] * scale - 2 * math.fsum((C * b).real)
+    made = Parameters(waves.log_decay, waves.angle, C, float(rounded(np.array([direct]), dtype)[0]))
+    held, size, length = C * b / scale, np.abs(waves.poles), _SPAN * len(values)
+    columns = np.concatenate((held.real, held.imag[~waves.real]))
+    error = np.abs(waves.basis(length) @ columns - np.pad(values, (0, length - len(values))))[1:].sum()
+    rest = (2 * np.abs(held) * size**length / (1 - size)).sum()
+    return made, float(error + rest + _CANCELLED * (np.abs(held) / (1 - size)).sum())
 
 
 def _exponents(log_decay: NDArray[np.float64], angle: NDArray[np.float64]) -> list[acb]:
