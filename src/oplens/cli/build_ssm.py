@@ -1,5 +1,6 @@
 """`oplens build ssm`: a filter, a template or a second-order kernel in, the weights of an S4D out."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from oplens.cli.interrupts import call
 from oplens.errors import ArgumentError
 
 NOTHING = "nothing was written"
+LONGEST_RUN = 1024  # steps
 
 Out = Annotated[
     Path,
@@ -66,67 +68,62 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         """Construction S: an S4D that is a given filter, exactly or within a certified error."""
         first = {"--butterworth": butterworth, "--sos": sos, "--ba": ba, "--template": template}
-        design = (cutoff, band, sampling_rate)
-        second = (second_order, rank, constant)
-        call(_build, out, first, design, second, modes, tolerance, input_bound, dtype, length, seed, left=NOTHING)
+        asked = _Asked(first, cutoff, band, sampling_rate, second_order, rank, constant)
+        sizes = {"n_modes": modes, "tolerance": tolerance, "dtype": dtype}
+        call(_build, out, asked, sizes, {"input_bound": input_bound, "length": length}, seed, left=NOTHING)
 
 
-def _build(
-    out: Path,
-    first: dict[str, Any],
-    design: tuple[str | None, str, float | None],
-    second: tuple[Path | None, int | None, float],
-    modes: int | None,
-    tolerance: float | None,
-    input_bound: float,
-    dtype: str,
-    length: int,
-    seed: int,
-) -> None:
-    """Read, build, run, and only then write."""
+@dataclass(frozen=True)
+class _Asked:
+    """The kernels that the options name; `first` (option, value) of which one is given, or none beside a second order."""
+
+    first: dict[str, Any]
+    cutoff: str | None
+    band: str
+    sampling_rate: float | None
+    second_order: Path | None
+    rank: int | None
+    constant: float
+
+    def kernels(self) -> dict[str, Any]:
+        """Of first order, of second order, and the constant, as `build_ssm` takes them."""
+        from oplens.construction.filter_files import read_matrix
+        from oplens.construction.second_order_kernel import SecondOrderKernel
+
+        path = self.second_order
+        if self.rank is not None and path is None:
+            raise ArgumentError(
+                f"--rank {self.rank}: it is the rank of a second-order kernel; give that with --second-order."
+            )
+        kernel1 = _first(self.first, (self.cutoff, self.band, self.sampling_rate), optional=path is not None)
+        kernel2 = None if path is None else SecondOrderKernel.from_matrix(read_matrix(path), self.rank)
+        return {"kernel1": kernel1, "kernel2": kernel2, "constant": self.constant}
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return _name(self.first, self.second_order)
+
+
+def _build(out: Path, asked: _Asked, sizes: dict[str, Any], run: dict[str, Any], seed: int) -> None:
+    """Read, build, run, and only then write; `run` is what the certificate is for."""
     from oplens.cli.built_files import check_folder, conclude, staged, write_model, write_page
     from oplens.cli.terminal import progress
-    from oplens.construction.filter_files import read_matrix
-    from oplens.construction.second_order_kernel import SecondOrderKernel
     from oplens.construction.ssm import build_ssm
     from oplens.construction.ssm_drawing import draw_ssm
     from oplens.construction.ssm_verification import verify_ssm
 
     check_folder(out)
-    path, rank, constant = second
-    if rank is not None and path is None:
-        raise ArgumentError(f"--rank {rank}: it is the rank of a second-order kernel; give that with --second-order.")
-    kernel1 = _first(first, design, optional=path is not None)
-    kernel2 = None if path is None else SecondOrderKernel.from_matrix(read_matrix(path), rank)
-    model, certificate = build_ssm(
-        kernel1,
-        kernel2,
-        constant,
-        dtype=dtype,
-        n_modes=modes,
-        tolerance=tolerance,
-        input_bound=input_bound,
-        length=length,
-        sampling_rate=design[2],
-    )
-    dtypes = ["float64", "float32"] if dtype == "float64" else ["float32"]
-    steps = min(length, 1024)
+    kernels = asked.kernels()
+    model, certificate = build_ssm(**kernels, sampling_rate=asked.sampling_rate, **sizes, **run)
+    dtypes = ["float64", "float32"] if sizes["dtype"] == "float64" else ["float32"]
+    run = {**run, "length": min(run["length"], LONGEST_RUN)}
     with progress("signals run") as tick:
-        found = verify_ssm(
-            model,
-            kernel1,
-            kernel2,
-            constant,
-            dtypes,
-            input_bound=input_bound,
-            length=steps,
-            seed=seed,
-            progress=tick,
-        )
+        found = verify_ssm(model, **kernels, dtypes=dtypes, seed=seed, progress=tick, **run)
     typer.echo(f"{certificate}\n{found}")
     if not found.passed:
         raise ArgumentError("build ssm: an error found is above the certificate, so nothing was written.")
-    tree = draw_ssm(model, kernel1, kernel2, constant, certificate, found, _name(first, path))
+    tree = draw_ssm(model, **kernels, certificate=certificate, found=found, name=asked.name)
     with staged(out) as stage:
         write_model(stage, model, certificate, found.to_dict())
         write_page(stage, tree)
