@@ -13,7 +13,7 @@ from command_line import typed
 from oplens.cli.main import main
 from oplens.data import SequenceData, noisy_sinusoids
 from oplens.explanation import ExplicitOperator
-from oplens.models import S4D
+from oplens.models import S4D, S4DConfig
 from oplens.results import read_results
 
 
@@ -428,6 +428,20 @@ def test_wrong_usage_is_exit_code_two(words, monkeypatch, capsys):
     code, text = run(monkeypatch, capsys, *words)
     assert code == 2
     assert "Usage" in text or "Error" in text
+
+
+def test_a_model_that_answers_at_every_step_has_no_page_and_is_told_what_has(files, tmp_path, monkeypatch, capsys):
+    S4D(S4DConfig(d_input=1, n_classes=1, d_model=2, d_state=4, pooling="none")).save_pretrained(tmp_path / "filter")
+    code, text = run(monkeypatch, capsys, "explain", tmp_path / "filter", files / "TEST.ts", "--out", tmp_path / "out")
+    assert code == 1
+    assert "at every step" in text
+    assert "explain(X, at=t)" in text
+    assert "report.html" not in text
+    (tmp_path / "filter" / "report.html").write_text("a page")
+    assert (
+        "report.html"
+        in run(monkeypatch, capsys, "explain", tmp_path / "filter", files / "TEST.ts", "--out", tmp_path)[1]
+    )
 
 
 def test_debug_shows_the_traceback(tmp_path, monkeypatch):

@@ -222,6 +222,13 @@ def _expanded(request: Request) -> ExplicitOperator:
         )
     if foreign.raw and foreign.standardise_with is not None:
         raise ArgumentError("explain: --raw and --standardise-with contradict each other; choose one.")
+    loaded = S4D.from_pretrained(model) if model.is_dir() else None
+    if loaded is not None and loaded.config.pooling == "none":
+        built = f"its own page is {model / 'report.html'}; " if (model / "report.html").is_file() else ""
+        raise ArgumentError(
+            f"explain: {model} answers at every step, as built filters do, and a page is of one decision per case; {built}from Python, "
+            "oplens.expand(model, X).explain(X, at=t) takes one answer apart and .kernels(length) gives what all share."
+        )
     source = request.train or foreign.standardise_with
     if source is None:
         raise ArgumentError(
@@ -233,7 +240,7 @@ def _expanded(request: Request) -> ExplicitOperator:
             )
         )
     training = request.read(source)
-    loaded = S4D.from_pretrained(model) if model.is_dir() else _load_foreign(request, training)
+    loaded = loaded or _load_foreign(request, training)
     say("expanding the model on its training data")
     order = DEFAULT_ORDER if request.order is None else request.order
     return expand(loaded, training, family=request.family or DEFAULT_FAMILY, order=order)
