@@ -1,5 +1,6 @@
 """`oplens measure` as a user meets it: what it writes, how it goes on, what it refuses."""
 
+import dataclasses
 import json
 import shutil
 
@@ -10,6 +11,7 @@ import xarray as xr
 
 from command_line import typed
 from oplens.construction import FunctionTable, build_depth2
+from oplens.data import as_sequences
 from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
 from oplens.results import read_results
 
@@ -103,9 +105,35 @@ def test_the_same_command_goes_on_after_an_interrupt_and_others_start_anew(folde
     code, err = run(monkeypatch, capsys, *words, "--sample", 9)
     assert (code, "kept" in err) == (0, False)
     (tmp_path / "partial").mkdir()
-    (tmp_path / "partial" / "survey.nc").write_bytes(b"half of a file")
+    (tmp_path / "partial" / "survey.stage.nc").write_bytes(b"half of a file")
     code, err = run(monkeypatch, capsys, *words)
     assert (code, "kept" in err) == (0, False)
+
+
+def test_files_of_ones_own_in_the_folder_of_stages_are_left_alone(folder, tmp_path, monkeypatch, capsys):
+    kept = {"survey.nc": b"mine", "notes.txt": b"mine as well"}
+    (tmp_path / "partial").mkdir()
+    for name, content in kept.items():
+        (tmp_path / "partial" / name).write_bytes(content)
+    code, _ = run(monkeypatch, capsys, folder / "decoder", folder / "tokens.npy", "--out", tmp_path)
+    assert code == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "partial").iterdir()} == kept
+
+
+@pytest.mark.parametrize("field", ["y", "channels", "sampling_rate", "name", "lengths"])
+def test_stages_know_inputs_by_their_labels_and_names_too(field):
+    from oplens.cli.measure import _digest
+
+    series = dataclasses.replace(as_sequences(np.zeros((2, 2, 5))), y=np.array(["a", "b"]), classes=("a", "b"))
+    changed = {
+        "y": np.array(["b", "a"]),
+        "channels": ("left", "right"),
+        "sampling_rate": 2.0,
+        "name": "other",
+        "lengths": np.array([5, 4]),
+    }
+    assert _digest(series) == _digest(dataclasses.replace(series))
+    assert _digest(series) != _digest(dataclasses.replace(series, **{field: changed[field]}))
 
 
 def test_a_construction_is_run_on_every_input_and_its_uniform_attention_has_rank_one(tmp_path, monkeypatch, capsys):

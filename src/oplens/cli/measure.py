@@ -1,5 +1,7 @@
 """What `oplens measure` does: a model directory and data in, every measure out; finished stages are kept when it is interrupted."""
 
+import dataclasses
+import hashlib
 import itertools
 import json
 from dataclasses import dataclass
@@ -110,7 +112,8 @@ def run_measure(asked: Asked, out: Path) -> None:
     folder = new_folder(out)
     for line in (*recorder.notes, *(() if responses is None else responses.notes)):
         tell(f"note: {line}")
-    stages = Stages(folder / "partial", (digest(asked.model), _digest(inputs), repr(survey)))
+    base = (digest(asked.model), json.dumps(dict(recorder.facts), sort_keys=True), _digest(inputs), repr(survey))
+    stages = Stages(folder / "partial", base)
     found = stages.groups("survey", (), lambda: _survey(recorder, inputs, survey))
     if asked.against is not None:
         depends = (digest(asked.against.target), repr(asked.against))
@@ -297,7 +300,12 @@ def _stage(name: str, ds: xr.Dataset) -> xr.DataTree:
 
 
 def _digest(inputs: Tokens | SequenceData) -> str:
-    import hashlib
-
-    values = (inputs.ids, inputs.lengths) if isinstance(inputs, Tokens) else (inputs.X, inputs.lengths)
-    return hashlib.sha256(b"".join(np.ascontiguousarray(v).tobytes() for v in values)).hexdigest()
+    """Of all that a result or a page takes from the inputs, labels and names among it; the tokenizer is the model's."""
+    found = hashlib.sha256()
+    for field in dataclasses.fields(inputs):
+        value = getattr(inputs, field.name)
+        if isinstance(value, np.ndarray):
+            found.update(f"{field.name} {value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        elif field.name != "tokenizer":
+            found.update(f"{field.name} {value!r}".encode())
+    return found.hexdigest()

@@ -1,7 +1,7 @@
 """Finished stages of long work, kept beside what will be written: the same command continues after an interrupt."""
 
+import contextlib
 import hashlib
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from oplens.errors import ResultError
 if TYPE_CHECKING:
     import xarray as xr
 
-_KEY = "stage_key"
+_KEY, _ENDING = "stage_key", ".stage.nc"  # no file of anybody else's ends like that
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Stages:
         from oplens.results import read_results, write_results
 
         key = hashlib.sha256("\n".join((__version__, name, *self.base, *depends)).encode()).hexdigest()
-        file = self.folder / f"{name}.nc"
+        file = self.folder / f"{name}{_ENDING}"
         if file.is_file():
             try:
                 kept = read_results(file)
@@ -54,8 +54,11 @@ class Stages:
         return _groups(tree)
 
     def clear(self) -> None:
-        """The whole is written; its stages go."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """The whole is written; its stages go, and the folder unless it holds files that are not ours."""
+        with contextlib.suppress(OSError):
+            for file in self.folder.glob(f"*{_ENDING}"):
+                file.unlink(missing_ok=True)
+            self.folder.rmdir()
 
 
 def digest(path: Path) -> str:
