@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+from oplens.data import token_files
 from oplens.data.texts import HuggingFaceTokenizer, ScoredPieces, read_tokenizer, shown
 from oplens.data.token_files import read_tokens
 from oplens.data.tokens import Tokens, as_tokens, text_tokens
@@ -386,6 +387,16 @@ def test_files_that_cannot_be_used_are_refused_with_the_cure(tmp_path, name):
     with pytest.raises(DataError, match=words) as raised:
         read_tokens(tmp_path / name, **options)
     assert name in str(raised.value)
+
+
+def test_an_archive_that_would_fill_the_memory_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "bomb.npz", tokens=np.zeros((1000, 1000), np.int64))
+    assert (tmp_path / "bomb.npz").stat().st_size < 20_000
+    monkeypatch.setattr(token_files, "LARGEST", 2**22)
+    with pytest.raises(DataError, match=r"bomb\.npz: unpacks to 0\.00745 GiB, more than the 0\.00391 GiB"):
+        read_tokens(tmp_path / "bomb.npz")
+    monkeypatch.setattr(token_files, "LARGEST", 2**23)
+    assert read_tokens(tmp_path / "bomb.npz").n_cases == 1000
 
 
 @pytest.mark.parametrize(

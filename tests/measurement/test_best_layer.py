@@ -122,7 +122,7 @@ def recordings(n, rounds, noise, size, folds, seed=0):
         Y = signal @ mix + part(n + 1500, 10)
         layers = [signal + s * part(n + 1500, 8) for s in noise]
         blocks = np.arange(n) // size
-        pairs = predictivity._folds("test", blocks, folds, k)
+        pairs = predictivity.divide("test", blocks, folds, k)
         means, drawn, truth = [], [], []
         for X in layers:
             fits = [predictivity.RidgeFold.of(X, train, np.arange(len(X)), (1.0, 10.0, 100.0)) for train, _ in pairs]

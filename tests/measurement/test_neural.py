@@ -149,8 +149,8 @@ def test_every_layer_is_the_single_measure_to_the_digit():
 
 def test_the_corrected_p_counts_permutations_in_which_any_layer_does_as_well(monkeypatch):
     """The null is seen layer by layer; the correction is then its definition, written out."""
-    seen, real = [], predictivity._null
-    monkeypatch.setattr(predictivity, "_null", lambda *args: seen.append(real(*args)) or seen[-1])
+    seen, real = [], predictivity.null_predictivity
+    monkeypatch.setattr(predictivity, "null_predictivity", lambda *args: seen.append(real(*args)) or seen[-1])
     model, tokens, data = made_from(1, n=45, noise=12.0, repeats=2)
     ds = measure_neural(model, tokens, data, permutations=50, alphas=(10.0,), folds=3)
     for layer, r in enumerate(ds.mean_predictivity.values):
@@ -203,7 +203,7 @@ def test_intervals_are_of_held_out_predictions_with_the_same_stimuli_drawn_for_e
     Y, drawn = data.values.mean(-1), []
     for X in layer_features(model, tokens, data):
         parts = []
-        for train, test in predictivity._folds("", data.group, 4, split):
+        for train, test in predictivity.divide("", data.group, 4, split):
             P = predictivity.RidgeFold.of(X, train, test, (1.0, 30.0)).predict(Y)[0]
             parts.append((P, Y[test], data.group[test]))
         drawn.append(resampled_predictivity(*map(list, zip(*parts, strict=True)), 150, draws))

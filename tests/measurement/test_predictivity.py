@@ -175,7 +175,7 @@ def test_groups_are_exchanged_for_groups_of_their_size(monkeypatch):
     groups = np.random.default_rng(0).permutation(np.repeat(np.arange(8), sizes))
     seen = []
     monkeypatch.setattr(predictivity, "_score", lambda fitted, Y: seen.append(Y.astype(int)[:, 0]) or Y[0])
-    predictivity._null([], np.arange(31.0)[:, None], groups, 300, 0)
+    predictivity.null_predictivity([], np.arange(31.0)[:, None], groups, 300, 0)
     rows = [np.flatnonzero(groups == g).tolist() for g in range(8)]
     came = {g: set() for g in range(8)}
     for source in seen:

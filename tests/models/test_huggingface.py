@@ -432,6 +432,33 @@ def test_nothing_is_fetched(folders, monkeypatch):
     load_recorder(folders("BertModel")).record(tokens())
 
 
+def test_the_library_is_offline_while_it_loads_and_runs_and_no_longer(folders, monkeypatch):
+    import huggingface_hub
+
+    from oplens.models import huggingface, huggingface_run
+
+    seen = {}
+    for module, name in (
+        (huggingface, "read_source"),
+        (huggingface, "load_module"),
+        (huggingface_run, "functional_call"),
+    ):
+        real = getattr(module, name)
+
+        def told(*args, real=real, name=name):
+            seen.setdefault(name, set()).add(huggingface_hub.is_offline_mode())
+            return real(*args)
+
+        monkeypatch.setattr(module, name, told)
+    before = huggingface_hub.is_offline_mode()
+    recorder = load_recorder(folders("BertModel"))
+    after = huggingface_hub.is_offline_mode()
+    seen.pop("functional_call")  # the trials of loading
+    recorder.record(tokens())
+    assert seen == {"read_source": {True}, "load_module": {True}, "functional_call": {True}}
+    assert (after, huggingface_hub.is_offline_mode()) == (before, before)
+
+
 def test_a_bigbird_runs_with_full_attention_and_says_so(folders):
     recorder = load_recorder(folders("BigBirdForMaskedLM"))
     assert any("original_full" in note for note in recorder.notes)

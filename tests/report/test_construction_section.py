@@ -43,6 +43,15 @@ def fourier():
     return draw_real(model, f, certificate, found, name="abs(x1 - x2)"), certificate, found
 
 
+def test_numbers_are_read_back_within_a_bound_and_symbols_exactly(lookup, fourier):
+    (symbols, _), (numbers, _) = (construction_section(found, Limits()) for found in (lookup, fourier[0]))
+    assert symbols.pictures[0].caption.endswith("Claim: exact.")
+    assert symbols.findings[0].endswith("are those of the input.")
+    assert numbers.pictures[0].caption.endswith("Claim: bound.")
+    allowed = significant(float(fourier[0]["construction_states"].attrs["tolerance"]))
+    assert f"are those of the input, within {allowed}, the bound" in numbers.findings[0]
+
+
 def test_what_was_read_is_counted(lookup):
     working, proof = construction_section(lookup, Limits())
     # Parity of five bits: 5 symbols, then 4 of 2, then 2 of 3 and the whole.

@@ -50,7 +50,7 @@ class KernelError:
 
     @property
     def relative(self) -> float:
-        """Error per norm."""
+        """Error per norm, of upper bounds both, so that it is no bound itself."""
         return self.error / self.norm if self.norm else math.inf
 
 
@@ -186,7 +186,7 @@ def _state(
     )
     statement = (
         f"{name} kernels, {_many(series.n_channels, 'channel')} to {_many(series.n_outputs, 'output')}; {whole}. The largest L1 error of a kernel is "
-        f"{max(item.error for item in errors):.4g}, in relation to its norm at most {worst.relative:.4g}"
+        f"at most {max(item.error for item in errors):.4g}, in relation to its norm about {worst.relative:.4g}"
     )
     parameters = [parameter.detach() for parameter in model.parameters()]
     return Certificate(

@@ -20,6 +20,7 @@ _TEXTS = (".txt", ".md", ".text")
 _KINDS = (
     "whole numbers as .npy or .npz, lists of them or texts as .json or .jsonl (one case a line), or text as .txt or .md"
 )
+LARGEST = 2**32  # bytes that an archive may unpack to: a few kilobytes of zeros could fill any memory
 _TOKENS, _MASKS = ("tokens", "input_ids", "ids"), ("mask", "attention_mask")
 
 
@@ -194,6 +195,12 @@ def _archive(path: Path, kind: str) -> tuple[NDArray[Any], Any]:
         if len(chosen) != 1 or len(masks) > 1:
             raise DataError(
                 f"{path}: holds {', '.join(names) or 'nothing'}; expected `tokens` and, if rows are padded, one of `mask` and `lengths`."
+            )
+        size = sum(entry.file_size for entry in archive.zip.infolist())
+        if size > LARGEST:
+            raise DataError(
+                f"{path}: unpacks to {size / 2**30:.3g} GiB, more than the {LARGEST / 2**30:.3g} GiB that are read; save fewer cases, or the "
+                "tokens alone as .npy."
             )
         rows, *beside = (_loaded(path, partial(archive.__getitem__, name)) for name in (*chosen, *masks))
     if not masks:

@@ -171,8 +171,8 @@ class AttentionTotals:
             "previous_mass": ("attention on the previous position, of rows that see one", "1"),
         }
         variables = _described({name: (getattr(self, name), *text) for name, text in texts.items()}, level)
-        variables["n_rows"] = variable("head", self.entropy.rows, "query rows measured")
-        variables["n_left_out"] = variable("head", self.left_out, "real rows that see nothing, left out")
+        variables["n_rows"] = variable("head", self.entropy.rows, "query rows measured", claim="exact")
+        variables["n_left_out"] = variable("head", self.left_out, "real rows that see nothing, left out", claim="exact")
         return xr.Dataset(variables, coords={"head": np.arange(len(self.entropy.total))}, attrs={"level": level})
 
 

@@ -24,14 +24,10 @@ if TYPE_CHECKING:
 
     from oplens.models.recording import Recorder
 
-DENSE_AT_MOST = (
-    2**26
-)  # entries of a sparse model's full matrices: half a gigabyte, of which a pass with derivatives holds some copies
-GAIN_CASES, GAIN_ROWS, GAIN_STEPS = (
-    8,
-    4,
-    10,
-)  # cases and answers of each whose gain is sought; steps of the power iteration
+# Entries of a sparse model's full matrices: half a gigabyte, of which a pass with derivatives holds some copies.
+DENSE_AT_MOST = 2**26
+# Cases and answers of each whose gain is sought; steps of the power iteration.
+GAIN_CASES, GAIN_ROWS, GAIN_STEPS = 8, 4, 10
 
 
 @dataclass(frozen=True)

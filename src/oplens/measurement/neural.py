@@ -120,11 +120,9 @@ def measure_neural(
     whole(CALL, "resamples", resamples, 100)
     level = fraction(CALL, "level", level)
     # What the recording cannot be divided into is refused before the model runs.
-    _, _, blocks, _ = ridge._checked(
-        CALL, np.zeros((responses.n_stimuli, 1)), responses.values, responses.group, alphas
-    )
+    _, _, blocks, _ = ridge.checked(CALL, np.zeros((responses.n_stimuli, 1)), responses.values, responses.group, alphas)
     split_seed = np.random.SeedSequence(whole(CALL, "seed", seed, 0)).spawn(1)[0]
-    divided = ridge._folds(CALL, blocks, whole(CALL, "folds", folds, 2), split_seed)
+    divided = ridge.divide(CALL, blocks, whole(CALL, "folds", folds, 2), split_seed)
     units = [len(np.unique(blocks[test])) for _, test in divided]
     features = layer_features(
         recorder, inputs, responses, pool=pool, batch_size=batch_size, memory_limit=memory_limit, progress=progress
@@ -304,13 +302,13 @@ def _layer(
     """One layer's predictivity, its mean over neurons under each permutation, and on each draw of stimuli."""
     options = {"folds": folds, "alphas": alphas, "halves": halves, "seed": seed}
     ds = ridge.neural_predictivity(X, responses.values, groups=responses.group, permutations=0, **options)
-    X, Y, blocks, penalties = ridge._checked(CALL, X, responses.values, responses.group, alphas)
+    X, Y, blocks, penalties = ridge.checked(CALL, X, responses.values, responses.group, alphas)
     split_seed, _, null_seed, draw_seed = np.random.SeedSequence(seed).spawn(4)
-    fitted = [ridge.RidgeFold.of(X, *pair, penalties) for pair in ridge._folds(CALL, blocks, folds, split_seed)]
+    fitted = [ridge.RidgeFold.of(X, *pair, penalties) for pair in ridge.divide(CALL, blocks, folds, split_seed)]
     mean = Y.mean(-1)
     predicted, shown = [fold.predict(mean)[0] for fold in fitted], [mean[fold.test] for fold in fitted]
     drawn = resampled_predictivity(predicted, shown, [blocks[fold.test] for fold in fitted], resamples, draw_seed)
-    return ds, ridge._null(fitted, mean, blocks, permutations, null_seed), drawn
+    return ds, ridge.null_predictivity(fitted, mean, blocks, permutations, null_seed), drawn
 
 
 def _undrawn(units: list[int]) -> str:

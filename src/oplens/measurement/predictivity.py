@@ -133,12 +133,12 @@ def neural_predictivity(
     import xarray as xr
 
     call = "neural_predictivity"
-    X, Y, blocks, penalties = _checked(call, features, responses, groups, alphas)
+    X, Y, blocks, penalties = checked(call, features, responses, groups, alphas)
     n_permutations, n_halves = whole(call, "permutations", permutations, 0), whole(call, "halves", halves, 1)
     seed = whole(call, "seed", seed, 0)
     split_seed, half_seed, null_seed = np.random.SeedSequence(seed).spawn(3)
     fitted = [
-        RidgeFold.of(X, *pair, penalties) for pair in _folds(call, blocks, whole(call, "folds", folds, 2), split_seed)
+        RidgeFold.of(X, *pair, penalties) for pair in divide(call, blocks, whole(call, "folds", folds, 2), split_seed)
     ]
     mean = Y.mean(-1)
     r = _score(fitted, mean)
@@ -159,7 +159,7 @@ def neural_predictivity(
         found["normalised_predictivity"] = variable("neuron", normalised, "predictivity over the noise ceiling")
         found["median_normalised_predictivity"] = variable((), middle, "normalised predictivity, median over neurons")
     if n_permutations:
-        null = _null(fitted, mean, blocks, n_permutations, null_seed)
+        null = null_predictivity(fitted, mean, blocks, n_permutations, null_seed)
         p = (1 + int((null >= r.mean() - 1e-12).sum())) / (1 + n_permutations)
         found["p_value"] = variable((), p, "share of permutations that predict as well")
         found["null_mean"] = variable((), float(null.mean()), "mean predictivity of permuted responses")
@@ -229,7 +229,7 @@ def _score(fitted: list[RidgeFold], Y: Floats) -> Floats:
     return np.asarray(np.mean([correlation(fold.predict(Y)[0], Y[fold.test]) for fold in fitted], axis=0))
 
 
-def _null(fitted: list[RidgeFold], Y: Floats, blocks: Any, count: int, seed: Any) -> Floats:
+def null_predictivity(fitted: list[RidgeFold], Y: Floats, blocks: Any, count: int, seed: Any) -> Floats:
     """Mean predictivity under permutations of whole blocks of stimuli among those of their size."""
     generator = np.random.default_rng(seed)
     sizes = np.bincount(blocks)
@@ -243,7 +243,7 @@ def _null(fitted: list[RidgeFold], Y: Floats, blocks: Any, count: int, seed: Any
     return found
 
 
-def _folds(call: str, blocks: Any, folds: int, seed: Any) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+def divide(call: str, blocks: Any, folds: int, seed: Any) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """Whole blocks, shuffled, in `folds` nearly equal parts."""
     count = int(blocks.max()) + 1
     if count < folds:
@@ -259,9 +259,10 @@ def _folds(call: str, blocks: Any, folds: int, seed: Any) -> list[tuple[NDArray[
     return pairs
 
 
-def _checked(
+def checked(
     call: str, features: Any, responses: Any, groups: Any, alphas: Any
 ) -> tuple[Floats, Floats, Any, tuple[float, ...]]:
+    """Features, responses (stimuli, neurons, repeats), the block of each stimulus, and penalties; refused where they do not fit."""
     X = floats(call, "features", features, (2,), "(stimuli, n_features)")
     Y = floats(call, "responses", responses, (2, 3), "(stimuli, n_neurons) or (stimuli, n_neurons, repeats)")
     Y = Y[..., None] if Y.ndim == 2 else Y

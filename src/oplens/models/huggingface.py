@@ -13,7 +13,7 @@ from torch.nn import functional
 from oplens.errors import ArgumentError, CheckpointError, DataError
 from oplens.models.huggingface_files import read_source
 from oplens.models.huggingface_load import load_module, longest_case
-from oplens.models.huggingface_run import TOLERANCE, TRIAL, Findings, Runner, patterns, quiet, try_out
+from oplens.models.huggingface_run import TOLERANCE, TRIAL, Findings, Runner, offline, patterns, quiet, try_out
 from oplens.models.recording import (
     Packing,
     Recording,
@@ -218,7 +218,7 @@ def load_huggingface(directory: str | Path, dtype: str = "float64") -> HuggingFa
         raise CheckpointError(
             f"{directory}: a Hugging Face model is read by transformers, which is not installed: pip install 'oplens[hf]'."
         ) from error
-    with quiet():
+    with quiet(), offline():
         source = read_source(directory)
         module, left_out = load_module(directory, source, kind)
     where = str(directory)

@@ -58,7 +58,7 @@ class Runner:
         told = {name: value for name, value in wishes.items() if name in known or (free and name != "attention_mask")}
         tokens = torch.where(mask, tokens, self.pad)
         precision = DoublePrecision() if self.dtype == "float64" else contextlib.nullcontext()
-        with quiet(), precision:
+        with quiet(), offline(), precision:
             found = functional_call(self.module, dict(values or {}), (tokens,), told)
         output = found["last_hidden_state" if self.head == "no head" else "logits"]
         if not everything:
@@ -167,6 +167,19 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """No request leaves the library, also where a model would fetch a kernel or a part of another one by itself."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _tokens(runner: Runner, length: int) -> Tensor:

@@ -61,7 +61,7 @@ def attention_sections(tree: "xr.DataTree", limits: Limits) -> list[Section]:
     if ds is not None and shown(ds):
         sections.append(_heads(tree, ds, maps))
     if maps is not None and maps.sizes.get("rank", 0):
-        sections.append(_maps(tree, ds, maps, limits))
+        sections.append(_maps(ds, maps, limits))
     return sections
 
 
@@ -110,7 +110,7 @@ def _ranked(tree: xr.DataTree, ds: xr.Dataset) -> list[str]:
     return [f"Ranks are of the first {int(ranked)} of {int(cases)} cases: they cost more than all the rest."]
 
 
-def _maps(tree: xr.DataTree, ds: xr.Dataset | None, maps: xr.Dataset, limits: Limits) -> Section:
+def _maps(ds: xr.Dataset | None, maps: xr.Dataset, limits: Limits) -> Section:
     heads = drawn(maps)
     why = [str(words) for words in maps["why"].values] if "why" in maps else [""] * len(heads)
     ranks = maps["rank"].values if "rank" in maps.coords else np.arange(maps.sizes["rank"])

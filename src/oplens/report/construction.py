@@ -4,6 +4,7 @@ import numpy as np
 import xarray as xr
 
 from oplens.figures.construction import answer_terms, attention_by_layer, construction_flow
+from oplens.figures.style import significant
 from oplens.report.blocks import Limits, Picture, Section, group, switched
 from oplens.report.construction_filters import HEADING, filter_section
 from oplens.report.construction_proof import proof_section
@@ -62,7 +63,7 @@ def _working(results: xr.DataTree, limits: Limits) -> Section:
             "What every position holds, layer by layer",
             f"Columns are positions, rows what they hold after each layer, read from the running model: the {what}s of the input in order. "
             "Boxed: what the answer is made of, with lines to where it was looked up. Grey: held, but not used here. Orange: not what it "
-            "should be. Claim: exact.",
+            f"should be. Claim: {states['known'].attrs.get('claim', 'exact')}.",
             {key: construction_flow(states, maps, terms, case) for key, case in chosen.items()},
             follows,
         )
@@ -91,7 +92,7 @@ def _working(results: xr.DataTree, limits: Limits) -> Section:
         )
     return Section(
         *HEADING,
-        findings=[*_working_findings(states, terms, maps), WORDS.get(str(states.attrs.get("construction")), "")],
+        findings=[*_working_findings(states, maps), WORDS.get(str(states.attrs.get("construction")), "")],
         switch=switch,
         pictures=pictures,
     )
@@ -103,7 +104,7 @@ def _named(states: xr.Dataset, case: int) -> str:
     return ("" if joined else ", ").join(names) + (f" ({why})" if why in TOLD else "")
 
 
-def _working_findings(states: xr.Dataset, terms: xr.Dataset, maps: xr.Dataset) -> list[str]:
+def _working_findings(states: xr.Dataset, maps: xr.Dataset) -> list[str]:
     wrong = int(states["wrong"].sum())
     cases = states.sizes["case"]
     checked = int((states["used"].values[..., None] & ~np.isnan(states["known"].values)).sum())
@@ -115,9 +116,11 @@ def _working_findings(states: xr.Dataset, terms: xr.Dataset, maps: xr.Dataset) -
             f"{f'after layer {layer}' if layer else 'in the embedding'}."
         ]
     else:
+        allowed = float(states.attrs.get("tolerance", 0.0))
+        within = f", within {significant(allowed)}, the bound on the rounding of what is gathered" if allowed else ""
         found = [
             f"All {checked:,} {states.attrs['what']}s that the answers to {inputs} are made of were read back from the residual stream and are "
-            "those of the input."
+            f"those of the input{within}."
         ]
     units = states["firing"].values[:, -1, -1]
     attending = int((~np.isnan(maps["weight"].values)).any((0, 2, 3, 4)).sum())
