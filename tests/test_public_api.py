@@ -94,12 +94,14 @@ def run_example(code: str, folder: Path) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_the_first_example_of_the_readme_runs_and_prints_what_it_says(tmp_path):
     out = run_example(readme_examples()[0], tmp_path)
     assert float(out.split()[-1]) < 1e-10
     assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
+@pytest.mark.slow
 def test_the_second_example_of_the_readme_measures_a_real_model(tmp_path, shared_data):
     (tmp_path / "DIR").symlink_to(shared_data / "models" / "stories260K")
     (tmp_path / "TEXT.txt").write_text(

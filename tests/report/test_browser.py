@@ -1,5 +1,7 @@
 """The page in a real browser: offline, no error, no sideways scrolling on a phone, names inert, controls alive."""
 
+from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,25 @@ from oplens.report import render
 from oplens.views import VIEWS
 
 HOSTILE = "</script><img src=x onerror=alert(1)><b>$x$"
+
+
+class Marks(HTMLParser):
+    """What a page has sections of, and what its table of contents leads to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.sections, self.links = False, set[str](), set[str]()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.inside = self.inside or tag == "nav"
+        found = dict(attrs)
+        if tag == "section" and found.get("id"):
+            self.sections.add(str(found["id"]))
+        if tag == "a" and self.inside:
+            self.links.add(str(found.get("href")))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = self.inside and tag != "nav"
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +78,9 @@ def stack() -> xr.DataTree:
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("name", ["two_class", "four_class", "deep", "hostile", "every_view", "stack"])
 def test_page_opens_offline_and_fits(
-    name: str, width: int, browser: Any, tmp_path: Path, request: pytest.FixtureRequest
+    name: str, width: int, browser: Any, page_of_fixture: Callable[[str], Path]
 ) -> None:
-    path = render(request.getfixturevalue(name), tmp_path / "report.html")
+    path = page_of_fixture(name)
     page, seen = opened(browser, path, width)
     try:
         assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
@@ -71,25 +92,21 @@ def test_page_opens_offline_and_fits(
         page.close()
 
 
-def test_everything_has_its_section(every_view: xr.DataTree, stack: xr.DataTree, browser: Any, tmp_path: Path) -> None:
+def test_everything_has_its_section(page_of_fixture: Callable[[str], Path]) -> None:
     wanted = {"ring", "kernels", "reduction", "certificates", "what-if", "ablation", "prediction"}
-    for tree, sections in ((every_view, wanted), (stack, {"ring", "ray"})):
-        page, _ = opened(browser, render(tree, tmp_path / "report.html"), 1280)
-        try:
-            found = page.evaluate("Array.from(document.querySelectorAll('section[id]')).map(s => s.id)")
-            assert sections <= set(found)
-            links = page.evaluate("Array.from(document.querySelectorAll('nav a')).map(a => a.getAttribute('href'))")
-            assert {f"#{section}" for section in sections} <= set(links)
-        finally:
-            page.close()
+    for name, sections in (("every_view", wanted), ("stack", {"ring", "ray"})):
+        found = Marks()
+        found.feed(page_of_fixture(name).read_text(encoding="utf-8"))
+        assert sections <= found.sections
+        assert {f"#{section}" for section in sections} <= found.links
 
 
 @pytest.mark.parametrize("name", ["hostile", "every_view"])
 def test_hostile_names_are_shown_and_do_nothing(
-    name: str, browser: Any, tmp_path: Path, request: pytest.FixtureRequest
+    name: str, browser: Any, page_of_fixture: Callable[[str], Path], request: pytest.FixtureRequest
 ) -> None:
     tree = request.getfixturevalue(name)
-    page, seen = opened(browser, render(tree, tmp_path / "report.html"), 1280)
+    page, seen = opened(browser, page_of_fixture(name), 1280)
     try:
         assert page.locator("img").count() == 0
         assert page.locator("h1").inner_text() == HOSTILE
@@ -110,9 +127,9 @@ def test_hostile_names_are_shown_and_do_nothing(
 
 
 def test_choosing_an_order_redraws_the_figures_of_its_section(
-    two_class: xr.DataTree, browser: Any, tmp_path: Path
+    two_class: xr.DataTree, browser: Any, page_of_fixture: Callable[[str], Path]
 ) -> None:
-    page, seen = opened(browser, render(two_class, tmp_path / "report.html"), 1280)
+    page, seen = opened(browser, page_of_fixture("two_class"), 1280)
     try:
         read = "Array.from(document.getElementById('by-channels_bands-0').calcdata[0][0].z).map(row => Array.from(row))"
         dataset = two_class["channels_bands"].to_dataset()

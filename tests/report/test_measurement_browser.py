@@ -1,6 +1,7 @@
 """The page of a measured model in a real browser: hostile names and tokens shown letter by letter, no error, no sideways scrolling."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import xarray as xr
 
 import synthetic_measurements as invented
 from browsing import opened, too_wide, until
-from oplens.report import render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>%{x}<b>$x$"
 TOKENS = (
@@ -54,9 +54,9 @@ def large() -> xr.DataTree:
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("name", ["hostile", "large"])
 def test_page_opens_offline_and_fits(
-    name: str, width: int, browser: Any, tmp_path: Path, request: pytest.FixtureRequest
+    name: str, width: int, browser: Any, page_of_fixture: Callable[[str], Path]
 ) -> None:
-    path = render(request.getfixturevalue(name), tmp_path / "report.html")
+    path = page_of_fixture(name)
     page, seen = opened(browser, path, width)
     try:
         assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
@@ -78,9 +78,9 @@ def test_page_opens_offline_and_fits(
 
 
 def test_hostile_names_and_tokens_are_shown_letter_by_letter(
-    hostile: xr.DataTree, browser: Any, tmp_path: Path
+    hostile: xr.DataTree, browser: Any, page_of_fixture: Callable[[str], Path]
 ) -> None:
-    page, seen = opened(browser, render(hostile, tmp_path / "report.html"), 1280)
+    page, seen = opened(browser, page_of_fixture("hostile"), 1280)
     try:
         assert page.locator("img").count() == 0
         assert page.locator("h1").inner_text() == f"{HOSTILE}, measured"
@@ -123,8 +123,10 @@ def test_hostile_names_and_tokens_are_shown_letter_by_letter(
         page.close()
 
 
-def test_heads_become_a_map_and_likeness_changes_its_kind(hostile: xr.DataTree, browser: Any, tmp_path: Path) -> None:
-    page, seen = opened(browser, render(hostile, tmp_path / "report.html"), 1280)
+def test_heads_become_a_map_and_likeness_changes_its_kind(
+    hostile: xr.DataTree, browser: Any, page_of_fixture: Callable[[str], Path]
+) -> None:
+    page, seen = opened(browser, page_of_fixture("hostile"), 1280)
     try:
         ds = hostile["attention"].to_dataset()
         page.locator("#attention input[value='map']").check(force=True)
@@ -143,8 +145,10 @@ def test_heads_become_a_map_and_likeness_changes_its_kind(hostile: xr.DataTree, 
         page.close()
 
 
-def test_panels_share_their_axis_of_layers(large: xr.DataTree, browser: Any, tmp_path: Path) -> None:
-    page, _ = opened(browser, render(large, tmp_path / "report.html"), 1280)
+def test_panels_share_their_axis_of_layers(
+    large: xr.DataTree, browser: Any, page_of_fixture: Callable[[str], Path]
+) -> None:
+    page, _ = opened(browser, page_of_fixture("large"), 1280)
     try:
         for view in ("map", "dots"):
             page.locator(f"#attention input[value='{view}']").check(force=True)

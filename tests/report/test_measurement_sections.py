@@ -10,18 +10,33 @@ import xarray as xr
 import synthetic_measurements as invented
 from oplens.figures.layers import estimate
 from oplens.report import render
+from oplens.report.attention import attention_sections
 from oplens.report.blocks import Limits
 from oplens.report.facts import data_rows, kinds, model_rows, notes
+from oplens.report.heads import head_findings
 from oplens.report.measurement import measurement_sections
+from oplens.report.neural import neural_section
+from oplens.report.representations import representations_section
+from oplens.report.scores import scores_section
 from oplens.results import write_results
 
 
-def sections(tree, limits=None):
-    return {section.id: section for section in measurement_sections(tree, limits or Limits())}
+def sections(tree):
+    return {one.id: one for one in measurement_sections(tree, Limits())}
+
+
+def section(tree, name, limits=None):
+    """One of them alone: figures of heads cost more than all the rest."""
+    alone = {"scores": scores_section, "representations": representations_section, "neural": neural_section}
+    found = alone[name](tree) if name in alone else attention_sections(tree, limits or Limits())
+    return next(one for one in found if one.id == name)
 
 
 def said(tree, name):
-    return " ".join(sections(tree)[name].findings)
+    """Findings of a section; those about heads without their figures, which cost far more."""
+    if name == "attention":
+        return " ".join(head_findings(tree, tree["attention"].to_dataset()))
+    return " ".join(section(tree, name).findings)
 
 
 def three(value):
@@ -218,13 +233,13 @@ def test_encoders_look_away_and_not_back():
 @pytest.mark.parametrize(("causal", "uniform"), [(True, 63 / 4), (False, (64**2 - 1) / (3 * 64))])
 def test_uniform_attention_is_drawn_beside_distances_of_cases_of_one_length(causal, uniform):
     tree = invented.measured(3, 4, causal=causal)
-    picture = next(p for p in sections(tree)["attention"].pictures if p.id == "attention-distance")
+    picture = next(p for p in section(tree, "attention").pictures if p.id == "attention-distance")
     (note,) = picture.variants["dots"].layout.annotations
     rows = [np.mean([abs(i - j) for j in (range(i + 1) if causal else range(64))]) for i in range(64)]
     assert float(note.text.removeprefix("uniform attention: ")) == pytest.approx(np.mean(rows), abs=0.0501)
     assert np.mean(rows) == pytest.approx(uniform)
     tree.attrs["data"] = json.dumps({"name": "x", "length": [10, 64]})
-    picture = next(p for p in sections(tree)["attention"].pictures if p.id == "attention-distance")
+    picture = next(p for p in section(tree, "attention").pictures if p.id == "attention-distance")
     assert not picture.variants["dots"].layout.annotations
 
 
@@ -238,13 +253,13 @@ def test_one_layer_with_one_head_is_described_without_comparisons():
     assert "variance" not in words
     assert "Low entropy" not in words
     assert "over all heads" not in words
-    found = sections(tree)["representations"]
+    found = section(tree, "representations")
     assert "The embedding and layer 1 have a likeness of" in " ".join(found.findings)
 
 
 def test_the_table_gives_means_and_half_widths_of_every_layer():
     ds = invented.attention(3, 4, missing=((2, 3),))
-    (table,) = sections(invented.measured(3, 4, attention=ds))["attention"].tables
+    (table,) = section(invented.measured(3, 4, attention=ds), "attention").tables
     assert table.header[:2] == ["layer", "heads"]
     assert [row[:2] for row in table.rows] == [["1", "4"], ["2", "3"], ["3", "4"]]
     column = table.header.index("distance (positions)")
@@ -253,12 +268,12 @@ def test_the_table_gives_means_and_half_widths_of_every_layer():
         shown, half = row[column].split(" ± ")
         assert shown == three(value)
         assert float(half) == pytest.approx((high - low) / 2, rel=0.05, abs=0.0051)
-    assert "heads" not in sections(invented.measured(3, 4))["attention"].tables[0].header
+    assert "heads" not in section(invented.measured(3, 4), "attention").tables[0].header
 
 
 def test_many_heads_are_shown_as_a_map_first_and_panels_of_ranks_share_their_scale():
     for heads, first in ((8, "dots"), (16, "map")):
-        found = sections(invented.measured(2, heads))["attention"]
+        found = section(invented.measured(2, heads), "attention")
         assert next(iter(found.switch.choices[0].options)) == first
         assert all(set(p.variants) == {"dots", "map"} for p in found.pictures)
         ranks = [
@@ -271,7 +286,7 @@ def test_many_heads_are_shown_as_a_map_first_and_panels_of_ranks_share_their_sca
 def test_maps_say_why_they_are_drawn_and_what_their_heads_do_over_all_cases():
     tree = invented.measured(3, 4)
     ds, maps = tree["attention"].to_dataset(), tree["attention_maps"].to_dataset()
-    found = sections(tree)["attention-maps"]
+    found = section(tree, "attention-maps")
     assert len(found.pictures) == 6
     for k, picture in enumerate(found.pictures):
         layer, head = int(maps.layer_of[k]), int(maps.head_of[k])
@@ -281,7 +296,7 @@ def test_maps_say_why_they_are_drawn_and_what_their_heads_do_over_all_cases():
             f"distance {three(float(one.distance))}, first position {100 * float(one.first_mass):.0f} %, previous token "
             f"{100 * float(one.previous_mass):.0f} %, entropy {100 * float(one.normalised_entropy):.0f} % of its largest"
         )
-    fewer = sections(tree, Limits(cases=4))["attention-maps"]
+    fewer = section(tree, "attention-maps", Limits(cases=4))
     assert len(fewer.pictures) == 4
     assert "2 more heads are in the file" in fewer.findings[0]
 
@@ -289,17 +304,22 @@ def test_maps_say_why_they_are_drawn_and_what_their_heads_do_over_all_cases():
 def test_ranks_of_fewer_cases_are_said():
     ds = invented.attention(2, 2).assign_attrs(ranked_cases=5)
     assert "Ranks are of the first 5 of 32 cases" in " ".join(
-        sections(invented.measured(2, 2, attention=ds))["attention"].notes
+        section(invented.measured(2, 2, attention=ds), "attention").notes
     )
     ds.attrs["ranked_cases"] = 32
-    assert "Ranks are" not in " ".join(sections(invented.measured(2, 2, attention=ds))["attention"].notes)
+    assert "Ranks are" not in " ".join(section(invented.measured(2, 2, attention=ds), "attention").notes)
+
+
+def test_the_section_of_heads_says_what_was_found():
+    tree = invented.measured(3, 4)
+    assert " ".join(section(tree, "attention").findings) == said(tree, "attention")
 
 
 def test_statistics_that_no_head_has_leave_no_panel_and_no_sentence():
     ds = invented.attention(3, 4)
     for name in ("effective_rank", "first_mass", "normalised_entropy"):
         ds[name].values[:] = np.nan
-    found = sections(invented.measured(3, 4, attention=ds))["attention"]
+    found = section(invented.measured(3, 4, attention=ds), "attention")
     assert [p.id for p in found.pictures] == [
         "attention-distance",
         "attention-previous_mass",
@@ -309,7 +329,7 @@ def test_statistics_that_no_head_has_leave_no_panel_and_no_sentence():
 
 
 def test_scores_are_tiles_with_their_intervals_and_perplexity_has_the_digits_it_is_compared_by():
-    found = sections(invented.measured(errors=invented.errors()))["scores"]
+    found = section(invented.measured(errors=invented.errors()), "scores")
     tiles = {tile.words: tile for tile in found.tiles}
     assert (tiles["perplexity"].value, tiles["perplexity"].more) == ("3.6555", "[3.50, 3.80]")
     assert (tiles["bits per byte of text"].value, tiles["bits per byte of text"].more) == (
@@ -340,7 +360,7 @@ def test_an_exact_largest_error_is_called_so():
         target="teacher", scope="all 8 sequences of 3 symbols out of 2"
     )
     exact = exact.assign(target_size=0.5, largest_case=3, agreement=0.975)
-    found = sections(invented.measured(errors=exact))["scores"]
+    found = section(invented.measured(errors=exact), "scores")
     tiles = {tile.words: tile for tile in found.tiles}
     assert tiles["largest error, exact"].more == "over all inputs"
     assert tiles["mean error (the paper's EAM)"].more == "over all inputs, exact"
@@ -353,7 +373,7 @@ def test_an_exact_largest_error_is_called_so():
 
 
 def test_accuracy_and_infinite_perplexity():
-    found = sections(invented.measured(attends=False, scores=invented.classified()))["scores"]
+    found = section(invented.measured(attends=False, scores=invented.classified()), "scores")
     assert [(tile.value, tile.words, tile.more) for tile in found.tiles] == [
         ("85.0 %", "of cases decided rightly", "[71.0, 93.0] %"),
         ("40", "cases", ""),
@@ -361,7 +381,7 @@ def test_accuracy_and_infinite_perplexity():
     endless = invented.predictions(n_bytes=False)
     for name in ("perplexity", "perplexity_high", "loss"):
         endless[name] = endless[name].copy(data=np.inf)
-    found = sections(invented.measured(scores=endless))["scores"]
+    found = section(invented.measured(scores=endless), "scores")
     assert found.tiles[0].value == "∞"
     assert "called a token impossible that came" in found.findings[0]
 
@@ -382,7 +402,7 @@ def test_representations_are_said_with_the_interval_of_the_likelihood():
         "TwoNN): 3.00 [2.60, 3.40] in the embedding, 6.00 [5.60, 6.40] after layer 5, below the participation ratio throughout"
         in words
     )
-    notes_ = " ".join(sections(tree)["representations"].notes)
+    notes_ = " ".join(section(tree, "representations").notes)
     assert "2,048 points a layer" in notes_
     assert "in the embedding 850 of 1,000 sampled points repeat others" in notes_
 
@@ -416,7 +436,7 @@ def test_layers_without_a_dimension_are_dashes_and_the_file_says_why():
     for name in ("two_nn", "two_nn_likelihood", "two_nn_low", "two_nn_high", "mle", "participation_ratio_corrected"):
         ds[name][0] = np.nan
     ds.attrs["undefined"] = ["layer 0, TwoNN: 2 different points"]
-    found = sections(invented.measured(2, representations=ds))["representations"]
+    found = section(invented.measured(2, representations=ds), "representations")
     (table,) = found.tables
     assert table.rows[0][:2] == ["the embedding", "–"]
     assert table.rows[0][table.header.index("TwoNN, likelihood")] == "–"
@@ -438,11 +458,11 @@ def test_likeness_names_the_largest_and_smallest_step_of_the_kind_shown_first():
     )
     nothing = tree["similarity"].to_dataset()
     nothing["cka_unbiased"] = nothing["cka_unbiased"] * np.nan
-    found = sections(invented.measured(4, similarity=nothing))["representations"]
+    found = section(invented.measured(4, similarity=nothing), "representations")
     assert found.switch is None
     assert f"a likeness of {nothing.cka.values[0, 1]:.2f} (linear CKA)" in " ".join(found.findings)
     assert "similarity" not in [
-        p.id for p in sections(invented.measured(4, similarity=None))["representations"].pictures
+        p.id for p in section(invented.measured(4, similarity=None), "representations").pictures
     ]
 
 
@@ -462,7 +482,7 @@ def test_the_best_layer_for_neurons_is_judged_as_the_best_of_many():
     words = said(invented.measured(neural=corrected), "neural")
     assert "As the best of 6 layers it has p = 0.0123, against any layer on permuted responses" in words
     assert "1 of 6 layers are above chance at p < 0.05 by that measure" in words
-    (table,) = sections(invented.measured(neural=corrected))["neural"].tables
+    (table,) = section(invented.measured(neural=corrected), "neural").tables
     assert table.header[-1] == "p as the best of all layers"
     assert [row[1] for row in table.rows] == [f"{v:.3f}" for v in mean]
 
@@ -504,7 +524,7 @@ def test_layers_that_cannot_be_told_apart_are_named(rivals, words):
 
 def test_intervals_of_layers_stand_in_the_table_and_the_caption():
     ds = invented.neural(5, 20, rivals=(1, 2, 3, 4, 5)).assign_attrs(level=0.9)
-    found = sections(invented.measured(neural=ds))["neural"]
+    found = section(invented.measured(neural=ds), "neural")
     assert "Whiskers: intervals at 90 % over stimuli" in found.pictures[0].caption
     apart = float(ds.difference_to_best[0])
     words = f"The other layer is behind the best by {estimate(-apart, -apart / 2, -apart + 0.05)}."
@@ -515,7 +535,7 @@ def test_intervals_of_layers_stand_in_the_table_and_the_caption():
     assert table.rows[0][1] == f"{mean:.3f} [{mean - 0.05:.3f}, {mean + 0.04:.3f}]"
     assert table.rows[0][2] == f"\u2212{-apart:.3f} [\u2212{0.05 - apart:.3f}, \u2212{-apart / 2:.3f}]"
     assert table.rows[2][2] == "0.000 [\u22120.050, 0.000]"
-    without = sections(invented.measured(neural=invented.neural(5, 20)))["neural"]
+    without = section(invented.measured(neural=invented.neural(5, 20)), "neural")
     assert "Whiskers" not in without.pictures[0].caption
     assert not any("told apart" in words or "behind" in words for words in without.findings)
 
@@ -578,7 +598,7 @@ def test_every_measurement_is_a_small_page_without_words_of_other_results(tree, 
     assert ">nan<" not in body
     assert " nan" not in body
     assert "<p>Eager attention was forced: the default implementation returns no weights.</p>" in body
-    assert [f'<section id="{section}">' in body for section in sections(tree)] == [True] * len(sections(tree))
+    assert [f'<section id="{name}">' in body for name in sections(tree)] == [True] * len(sections(tree))
     assert body.index('id="scores"') < body.index('id="representations"')
     for other in ("Checked", "sampling rate", "Shares of opposite sign"):
         assert other not in body

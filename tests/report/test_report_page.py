@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -51,14 +52,16 @@ def page_of(tree: xr.DataTree, folder: Path) -> str:
     return render(tree, folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_page_from_a_file_is_the_page_from_its_tree(two_class: xr.DataTree, tmp_path: Path) -> None:
+def test_page_from_a_file_is_the_page_from_its_tree(
+    two_class: xr.DataTree, tmp_path: Path, page_of_fixture: Callable[[str], Path]
+) -> None:
     path = write_results(two_class, tmp_path / "r.nc")
-    assert render(path, tmp_path / "a.html").read_bytes() == render(two_class, tmp_path / "b.html").read_bytes()
+    assert render(path, tmp_path / "a.html").read_bytes() == page_of_fixture("two_class").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["two_class", "four_class", "deep"])
-def test_page_is_one_small_self_contained_file(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    page = page_of(request.getfixturevalue(name), tmp_path)
+def test_page_is_one_small_self_contained_file(name: str, page_of_fixture: Callable[[str], Path]) -> None:
+    page = page_of_fixture(name).read_text(encoding="utf-8")
     assert len(page.encode()) < 8_000_000
     reader = Reader(page)
     for tag, attrs in reader.elements:
@@ -72,14 +75,16 @@ def test_page_is_one_small_self_contained_file(name: str, tmp_path: Path, reques
     assert [tag for tag, _ in reader.elements].count("script") == 3
 
 
-def test_headline_comes_before_everything_but_the_title(two_class: xr.DataTree, tmp_path: Path) -> None:
-    words = Reader(page_of(two_class, tmp_path)).words
+def test_headline_comes_before_everything_but_the_title(
+    two_class: xr.DataTree, page_of_fixture: Callable[[str], Path]
+) -> None:
+    words = Reader(page_of_fixture("two_class").read_text(encoding="utf-8")).words
     headline = two_class.attrs["headline"]
     assert words[:3] == [two_class.attrs["title"], two_class.attrs["title"], headline]  # <title>, <h1>, headline
 
 
-def test_page_gives_the_numbers_of_the_file(two_class: xr.DataTree, tmp_path: Path) -> None:
-    words = Reader(page_of(two_class, tmp_path)).words
+def test_page_gives_the_numbers_of_the_file(two_class: xr.DataTree, page_of_fixture: Callable[[str], Path]) -> None:
+    words = Reader(page_of_fixture("two_class").read_text(encoding="utf-8")).words
     summary = two_class["summary"].to_dataset()
     for name in ("accuracy", "relative_accuracy", "agreement"):
         for value in summary[name].values:
@@ -97,8 +102,12 @@ def test_page_gives_the_numbers_of_the_file(two_class: xr.DataTree, tmp_path: Pa
             assert attribute in words, (path, attribute)
 
 
-def test_sections_follow_the_groups(two_class: xr.DataTree, deep: xr.DataTree, tmp_path: Path) -> None:
-    sections = [a["id"] for t, a in Reader(page_of(two_class, tmp_path)).elements if t == "section"]
+def test_sections_follow_the_groups(
+    two_class: xr.DataTree, tmp_path: Path, page_of_fixture: Callable[[str], Path]
+) -> None:
+    sections = [
+        a["id"] for t, a in Reader(page_of_fixture("two_class").read_text(encoding="utf-8")).elements if t == "section"
+    ]
     expected = [
         "accuracy",
         "by-channels_bands",
@@ -120,7 +129,7 @@ def test_sections_follow_the_groups(two_class: xr.DataTree, deep: xr.DataTree, t
     )
     sections = [a["id"] for t, a in Reader(page_of(less, tmp_path)).elements if t == "section"]
     assert sections == [s for s in expected if s not in ("by-windows", "by-pairs_waves")]
-    words = " ".join(Reader(page_of(deep, tmp_path)).words)
+    words = " ".join(Reader(page_of_fixture("deep").read_text(encoding="utf-8")).words)
     assert "What does each layer contribute?" in words
     assert "conditional" in words
     assert "order 1" not in words
@@ -240,8 +249,12 @@ def test_names_with_markup_stay_text(tmp_path: Path) -> None:
     assert "<img" not in drawn
 
 
-def test_policy_forbids_network_and_lists_the_scripts_by_hash(two_class: xr.DataTree, tmp_path: Path) -> None:
-    policy = next(a["content"] or "" for t, a in Reader(page_of(two_class, tmp_path)).elements if a.get("http-equiv"))
+def test_policy_forbids_network_and_lists_the_scripts_by_hash(page_of_fixture: Callable[[str], Path]) -> None:
+    policy = next(
+        a["content"] or ""
+        for t, a in Reader(page_of_fixture("two_class").read_text(encoding="utf-8")).elements
+        if a.get("http-equiv")
+    )
     assert policy.startswith("default-src 'none'")
     assert policy.count("'sha256-") == 2
     assert "unsafe-inline" not in policy[policy.index("script-src") :]
