@@ -508,7 +508,7 @@ def test_models_that_predict_nothing_have_their_attention_in_the_headline():
 def test_a_single_case_has_no_interval():
     tree = measure(Fake(), [[1, 2, 3, 4, 5]])
     assert np.isnan(tree["predictions"]["loss_error"])
-    assert "interval" not in tree.attrs["headline"]
+    assert tree.attrs["headline"].endswith(" over 4 predictions in 1 case.")
     assert "A single case has no spread" in tree.attrs["notes"]
     silent = measure(Fake(), [[1], [2], [3], [4]])
     assert "predictions" not in silent.children

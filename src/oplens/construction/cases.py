@@ -50,53 +50,42 @@ def add_cases(
         "token": np.arange(1, sizes.length + 1),
         "text": (("case", "token"), _texts(inputs, sizes)),
     }
-    layers = {"layer": np.arange(model.config.n_layers + 1), "token_2": coordinates["token"]}
-    known, wrong, used, firing = (np.stack(part) for part in zip(*states, strict=True))
-    firing = np.concatenate((np.zeros_like(firing[:, :1]), firing), 1)  # the embedding has no units
+    places = {**coordinates, "token_2": coordinates["token"]}
     what = "symbol" if inputs.ndim == 2 else "number"
-    claim = "bound" if allowed else "exact"
+    told = {"what": what, "error_bound": certificate.error_bound, "construction": certificate.construction}
     tree["/construction_states"] = xr.DataTree(
-        xr.Dataset(
-            {
-                "known": variable(
-                    ("case", "layer", "token", "token_2"),
-                    known,
-                    f"{what} of position token_2 that position token holds",
-                    "1",
-                    claim,
-                ),
-                "wrong": variable(
-                    ("case", "layer", "token", "token_2"), wrong.astype(np.int8), "is not what it should be"
-                ),
-                "used": variable(("case", "layer", "token"), used.astype(np.int8), "the answer is made of it"),
-                "firing": variable(("case", "layer", "token"), firing, "hidden units above 0"),
-            },
-            {**coordinates, **layers},
-            {
-                **attributes,
-                "tolerance": allowed,
-                "error_bound": certificate.error_bound,
-                "what": what,
-                "construction": certificate.construction,
-            },
-        )
+        _states(states, what, allowed).assign_coords(places).assign_attrs(attributes, tolerance=allowed, **told)
     )
-    tree["/construction_maps"] = xr.DataTree(
-        xr.Dataset(
-            {
-                "weight": variable(
-                    ("case", "layer", "head", "token", "token_2"), np.stack(maps).astype(np.float32), "attention weight"
-                )
-            },
-            {**coordinates, **layers, "layer": layers["layer"][1:], "head": np.arange(maps[0].shape[1])},
-            attributes,
-        )
-    )
+    tree["/construction_maps"] = xr.DataTree(_maps(maps).assign_coords(places).assign_attrs(attributes))
     tree["/construction_terms"] = xr.DataTree(
         _terms(terms, values, sizes)
         .assign_coords({name: coordinates[name] for name in ("case", "why")})
         .assign_attrs(attributes)
     )
+
+
+def _states(states: list[tuple[Any, ...]], what: str, allowed: float) -> xr.Dataset:
+    """What positions hold after each layer, from 0, the embedding."""
+    known, wrong, used, firing = (np.stack(part) for part in zip(*states, strict=True))
+    firing = np.concatenate((np.zeros_like(firing[:, :1]), firing), 1)  # the embedding has no units
+    name, claim = f"{what} of position token_2 that position token holds", "bound" if allowed else "exact"
+    pairs, places = ("case", "layer", "token", "token_2"), ("case", "layer", "token")
+    return xr.Dataset(
+        {
+            "known": variable(pairs, known, name, "1", claim),
+            "wrong": variable(pairs, wrong.astype(np.int8), "is not what it should be"),
+            "used": variable(places, used.astype(np.int8), "the answer is made of it"),
+            "firing": variable(places, firing, "hidden units above 0"),
+        },
+        {"layer": np.arange(known.shape[1])},
+    )
+
+
+def _maps(maps: list[NDArray[np.float64]]) -> xr.Dataset:
+    """Where positions look in each layer, from 1."""
+    weights, dims = np.stack(maps).astype(np.float32), ("case", "layer", "head", "token", "token_2")
+    layer, head = 1 + np.arange(weights.shape[1]), np.arange(weights.shape[2])
+    return xr.Dataset({"weight": variable(dims, weights, "attention weight")}, {"layer": layer, "head": head})
 
 
 def _texts(inputs: torch.Tensor, sizes: Sizes) -> list[list[str]]:

@@ -24,11 +24,12 @@ def headline(groups: "dict[str, xr.Dataset]", n_cases: int) -> str:
     told = groups.get("predictions")
     level = f"{100 * told.attrs.get('level', 0.95):.4g} %" if told is not None else ""
     if told is not None and "perplexity" in told:
+        cases = f"{n_cases} case{'' if n_cases == 1 else 's'}"
         interval = (
             f" ({level} interval {_n(told, 'perplexity_low')} to {_n(told, 'perplexity_high')})" if n_cases > 1 else ""
         )
         return (
-            f"Perplexity {_n(told, 'perplexity')}{interval} over {int(told['n_predictions']):,} predictions in {n_cases} cases"
+            f"Perplexity {_n(told, 'perplexity')}{interval} over {int(told['n_predictions']):,} predictions in {cases}"
             + (f"; {_n(told, 'bits_per_byte')} bits per byte." if "bits_per_byte" in told else ".")
         )
     if told is not None and "accuracy" in told:
