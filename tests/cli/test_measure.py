@@ -10,10 +10,23 @@ import torch
 import xarray as xr
 
 from command_line import typed
+from oplens.cli import measure as verb
 from oplens.construction import FunctionTable, build_depth2
 from oplens.data import as_sequences
 from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
 from oplens.results import read_results
+
+
+@pytest.fixture(autouse=True)
+def no_page(request, monkeypatch):
+    """Pages take longer than all the rest, so only tests of what is drawn have one."""
+
+    def blank(_, path):
+        path.write_text("page")
+        return path
+
+    if "drawn" not in request.node.name:
+        monkeypatch.setattr(verb, "render", blank)
 
 
 def run(monkeypatch, capsys, *words):
@@ -84,8 +97,6 @@ def test_everything_at_once_is_written_and_drawn(folder, tmp_path, monkeypatch, 
 
 
 def test_the_same_command_goes_on_after_an_interrupt_and_others_start_anew(folder, tmp_path, monkeypatch, capsys):
-    from oplens.cli import measure as verb
-
     words = (folder / "decoder", folder / "tokens.npy", "--out", tmp_path, "--against", folder / "other")
 
     def stop(*_, **__):
