@@ -268,6 +268,8 @@ def test_the_table_gives_means_and_half_widths_of_every_layer():
         shown, half = row[column].split(" ± ")
         assert shown == three(value)
         assert float(half) == pytest.approx((high - low) / 2, rel=0.05, abs=0.0051)
+    share = float(ds.previous_mass.sel(layer=2).mean())
+    assert table.rows[1][table.header.index("on the previous token (%)")].split(" ± ")[0] == three(100 * share)
     assert "heads" not in section(invented.measured(3, 4), "attention").tables[0].header
 
 

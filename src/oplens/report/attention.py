@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from oplens.figures.attention_maps import SHADES, attention_map, causal
-from oplens.figures.layers import Head, estimate, head_map, heads_by_layer, layer_means
+from oplens.figures.layers import MEASURES, Head, estimate, head_map, heads_by_layer, layer_means
 from oplens.figures.style import number
 from oplens.report.blocks import Limits, Picture, Ramp, Section, Table, group, switched
 from oplens.report.heads import SAME_AXIS, drawn, head_findings, is_causal, of_head, root_json, shown
@@ -33,13 +33,13 @@ _PANELS = {
     ),
 }
 _COLUMNS = {
-    "normalised_entropy": "entropy, of its largest",
+    "normalised_entropy": "entropy, of its largest (%)",
     "entropy_sum": "H_l of the paper (nat)",
     "distance": "distance (positions)",
-    "first_mass": "on the first position",
-    "previous_mass": "on the previous token",
+    "first_mass": "on the first position (%)",
+    "previous_mass": "on the previous token (%)",
     "effective_rank": "effective rank",
-    "relative_rank": "of the length",
+    "relative_rank": "of the length (%)",
     "eigenvalue_effective_rank": "r_eff of the paper",
     "stable_rank": "stable rank",
     "numerical_rank": "numerical rank",
@@ -167,7 +167,11 @@ def _table(ds: xr.Dataset) -> Table:
     counts = means[names[0]]["n_heads"].values
     many = [str(int(n)) for n in counts] if len(set(counts)) > 1 else None
     rows = [
-        [str(layer), *([many[k]] if many else []), *(_half_width(means[name].isel(layer=k)) for name in names)]
+        [
+            str(layer),
+            *([many[k]] if many else []),
+            *(_half_width(means[name].isel(layer=k), 100 if MEASURES[name].top else 1) for name in names),
+        ]
         for k, layer in enumerate(ds["layer"].values)
     ]
     return Table(
@@ -179,8 +183,8 @@ def _table(ds: xr.Dataset) -> Table:
     )
 
 
-def _half_width(mean: xr.Dataset) -> str:
-    value, low, high = (float(mean[name]) for name in ("mean", "low", "high"))
+def _half_width(mean: xr.Dataset, scale: int) -> str:
+    value, low, high = (scale * float(mean[name]) for name in ("mean", "low", "high"))
     shown_value = estimate(value)
     if not math.isfinite(high - low):
         return shown_value
