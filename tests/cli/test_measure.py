@@ -131,6 +131,31 @@ def test_files_of_ones_own_in_the_folder_of_stages_are_left_alone(folder, tmp_pa
     assert {path.name: path.read_bytes() for path in (tmp_path / "partial").iterdir()} == kept
 
 
+@pytest.mark.parametrize(
+    ("model", "words", "sentence"),
+    [
+        ("decoder", ["tokens.npy", "--draws", "3"], "--draws belongs to --robustness, which was not given"),
+        ("decoder", ["tokens.npy", "--lipschitz", "1"], "--lipschitz belongs to --robustness"),
+        ("decoder", ["tokens.npy", "--neural-variable", "x"], "--neural-variable belongs to --neural"),
+        ("decoder", ["tokens.npy", "--compare", "output"], "--compare belongs to --against"),
+        ("decoder", ["tokens.npy", "--sampling-rate", "2"], "measure(--sampling-rate): it is about sequences of real"),
+        ("decoder", ["tokens.npy", "--length", "3"], "measure(--length 3): it stands for data"),
+        ("s4d", ["tokens.npy", "--window", "3"], "measure(--window): it is about tokens"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(model, words, sentence, folder, tmp_path, monkeypatch, capsys):
+    code, err = run(monkeypatch, capsys, folder / model, folder / words[0], *words[1:], "--out", tmp_path / "out")
+    assert (code, sentence in err) == (1, True), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_length_stands_for_data_also_where_the_directory_holds_some(folder, tmp_path, monkeypatch, capsys):
+    shutil.copytree(folder / "decoder", tmp_path / "model")
+    np.save(tmp_path / "model" / "tokens.npy", np.zeros((2, 5), np.int64))
+    code, err = run(monkeypatch, capsys, tmp_path / "model", "--length", 2, "--out", tmp_path / "out")
+    assert (code, "running all 49 sequences of 2 symbols" in err) == (0, True), err
+
+
 @pytest.mark.parametrize("field", ["y", "channels", "sampling_rate", "name", "lengths"])
 def test_stages_know_inputs_by_their_labels_and_names_too(field):
     from oplens.cli.measure import _digest

@@ -9,11 +9,11 @@ import typer
 
 from oplens.cli.build import app as build_app
 from oplens.cli.interrupts import call
-from oplens.errors import OplensError
+from oplens.errors import ArgumentError, OplensError
 
 app = typer.Typer(
     name="oplens",
-    help="Rewrite a trained state-space model as an explicit operator: every decision a sum of terms.",
+    help="Say what a sequence model computes: explain a state-space model, build one for a function, measure one, bound what any can do.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -144,6 +144,7 @@ def explain(
 
 @app.command()
 def measure(
+    context: typer.Context,
     model: Annotated[
         Path, typer.Argument(help="A Hugging Face model's directory, or one written by `oplens train` or `build`.")
     ],
@@ -196,6 +197,9 @@ def measure(
     """Measure a model: attention, ranks and dimensions per layer and head, perplexity, errors, robustness."""
     from oplens.cli.measure import Against, Asked, Neural, Noise, Reading, Survey, run_measure
 
+    _refuse_idle(context, "against", ("compare",))
+    _refuse_idle(context, "neural", ("neural_variable", "pool", "folds", "permutations"))
+    _refuse_idle(context, "robustness", ("draws", "noise_cases", "relative", "lipschitz"))
     asked = Asked(
         model,
         data,
@@ -245,11 +249,21 @@ def _call(verb: Callable[..., None], *arguments: Any) -> None:
     call(verb, *arguments, left="what was finished is kept, the same command continues")
 
 
+def _refuse_idle(context: typer.Context, option: str, others: tuple[str, ...]) -> None:
+    """An option that would change nothing, since the one it belongs to is missing, is a mistake."""
+    for name in others:
+        source = context.get_parameter_source(name)
+        if not context.params[option] and source is not None and source.name == "COMMANDLINE":
+            raise ArgumentError(
+                f"{context.info_name}: --{name.replace('_', '-')} belongs to --{option}, which was not given; give both, or leave it out."
+            )
+
+
 def _refuse(error: BaseException, debug: bool) -> None:
     if debug:
         raise error
     if isinstance(error, MemoryError):
-        text = "not enough memory; explain fewer cases or coarser parts."
+        text = "not enough memory; give fewer cases, coarser parts or a smaller model."
     elif isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         text = f"{where}{error.strerror or error}."

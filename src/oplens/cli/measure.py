@@ -152,6 +152,7 @@ def _inputs(
     data, reading, model = asked.data, asked.reading, asked.model
     if reading.cases is not None and reading.cases < 1:
         raise ArgumentError(f"--cases {reading.cases}: give at least 1.")
+    _refuse_idle(reading, recorder.kind == "series", data is not None or heard is not None)
     if recorder.kind == "series":
         if data is None:
             raise ArgumentError(f"measure: {model} takes sequences of real numbers; give a .ts file of them.")
@@ -160,14 +161,29 @@ def _inputs(
         return _every_sequence(recorder, model, table.length)
     if data is None and heard is not None:
         return heard
-    if data is None:
+    if data is None and reading.length is None:
         data = next((model / name for name in OWN_TOKENS if (model / name).is_file()), None)
-        if data is None:
-            return _every_sequence(recorder, model, reading.length)
-        say(f"reading {data}, since no data were given")
+        if data is not None:
+            say(f"reading {data}, since no data were given")
+    if data is None:
+        return _every_sequence(recorder, model, reading.length)
     limits: dict[str, Any] = {"max_length": recorder.max_length, "vocabulary": recorder.vocabulary}
     tokens = read_tokens(data, read_tokenizer(model), window=reading.window, pad=reading.pad, **limits)
     return tokens if reading.cases is None else tokens.first(reading.cases)
+
+
+def _refuse_idle(reading: Reading, series: bool, given: bool) -> None:
+    """An option that would change nothing is a mistake."""
+    tokens = {"--window": reading.window, "--pad": reading.pad, "--length": reading.length}
+    numbers = {"--sampling-rate": reading.sampling_rate, "--impute": reading.impute}
+    idle = [name for name, value in (tokens if series else numbers).items() if value is not None]
+    if idle:
+        takes, of = ("sequences of real numbers", "tokens") if series else ("tokens", "sequences of real numbers")
+        raise ArgumentError(f"measure({idle[0]}): it is about {of}, and the model takes {takes}; leave it out.")
+    if given and reading.length is not None:
+        raise ArgumentError(
+            f"measure(--length {reading.length}): it stands for data, all sequences of so many symbols, and data were given; leave one out."
+        )
 
 
 def _table(asked: Asked) -> FunctionTable | None:
