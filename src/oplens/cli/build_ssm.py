@@ -107,8 +107,8 @@ class _Asked:
 
 def _build(out: Path, asked: _Asked, sizes: dict[str, Any], run: dict[str, Any], seed: int) -> None:
     """Read, build, run, and only then write; `run` is what the certificate is for."""
-    from oplens.cli.built_files import check_folder, conclude, staged, write_model, write_page
-    from oplens.cli.terminal import progress
+    from oplens.cli.built_files import conclude, staged, write_model, write_page
+    from oplens.cli.terminal import check_folder, progress
     from oplens.construction.ssm import build_ssm
     from oplens.construction.ssm_drawing import draw_ssm
     from oplens.construction.ssm_verification import verify_ssm

@@ -13,16 +13,9 @@ import xarray as xr
 
 from oplens.cli.terminal import tell
 from oplens.construction import Certificate
-from oplens.errors import ArgumentError
 from oplens.models import S4D, Transformer
 from oplens.report import render
 from oplens.results import write_results
-
-
-def check_folder(out: Path) -> None:
-    """Refuse what is no folder before any work."""
-    if out.exists() and not out.is_dir():
-        raise ArgumentError(f"--out {out}: this is a file; give a folder.")
 
 
 @contextlib.contextmanager

@@ -7,9 +7,9 @@ from typing import Any
 
 import typer
 
-from oplens.cli.built_files import check_folder, conclude, staged, write_model, write_page
+from oplens.cli.built_files import conclude, staged, write_model, write_page
 from oplens.cli.functions import Wanted, read_bytes, real_function
-from oplens.cli.terminal import progress
+from oplens.cli.terminal import check_folder, progress
 from oplens.construction import (
     Certificate,
     FunctionTable,

@@ -56,10 +56,15 @@ def progress(words: str) -> Iterator[Callable[[int, int], None]]:
         yield tick
 
 
-def new_folder(out: Path) -> Path:
-    """The folder to write into."""
+def check_folder(out: Path) -> None:
+    """Refuse what is no folder before any work."""
     if out.exists() and not out.is_dir():
         raise ArgumentError(f"--out {out}: this is a file; give a folder.")
+
+
+def new_folder(out: Path) -> Path:
+    """The folder to write into."""
+    check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     return out
 

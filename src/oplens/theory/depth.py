@@ -5,9 +5,8 @@ import math
 from oplens.errors import ArgumentError
 from oplens.theory.statement import Bound, Quantity, Stated, count, number, power
 
-MOST_FREQUENCIES = (
-    1000  # sinusoids take twice as many coordinates; the gap is found by going through all positions and all of them
-)
+# Sinusoids take twice as many coordinates; the gap is found by going through all positions and all of them.
+MOST_FREQUENCIES = 1000
 _TRADE_OFF = Stated(
     "contribution 3",
     "fundamental trade-offs between depth and width",

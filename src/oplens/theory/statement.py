@@ -11,10 +11,8 @@ CLAIMS = ("exact", "conditional", "truncated", "bound", "fitted", "measured")
 PAPER = "Teoria da Aproximação Universal em Transformers de Profundidade Arbitrária"
 LARGEST_EXPONENT = 1000  # counts are returned as whole numbers; above 2^1000 a user's own arithmetic leaves float64
 LARGEST_COUNT = 10**100  # products of three such numbers are still float64s; nothing that exists is counted beyond
-SMALLEST_NUMBER, LARGEST_NUMBER = (
-    1e-60,
-    1e60,
-)  # fifth powers of such numbers, and products with counts, are still float64s
+# Fifth powers of such numbers, and products with counts, are still float64s.
+SMALLEST_NUMBER, LARGEST_NUMBER = 1e-60, 1e60
 _SLACK = 1e-12  # far above the rounding of the formulas here, far below what moves a count by one
 
 
