@@ -17,6 +17,9 @@ from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
 from oplens.results import read_results
 
 
+MODELS = ("decoder", "other", "s4d", "wordy")
+
+
 @pytest.fixture(autouse=True)
 def no_page(request, monkeypatch):
     """Pages take longer than all the rest, so only tests of what is drawn have one."""
@@ -46,7 +49,12 @@ def folder(tmp_path_factory):
     Transformer(shape).save_pretrained(folder / "decoder")
     Transformer(shape).save_pretrained(folder / "other")
     S4D(S4DConfig(d_input=2, n_classes=2, d_model=3, d_state=4)).save_pretrained(folder / "s4d")
+    wordy = TransformerConfig(d_output=1, vocabulary=999, max_length=64, d_model=8, n_heads=2, d_ffn=8, n_frequencies=2)
+    Transformer(wordy).save_pretrained(folder / "wordy")
     np.save(folder / "tokens.npy", np.random.default_rng(0).integers(0, 7, (5, 12)))
+    spikes = xr.Dataset({"responses": (("stimulus", "neuron"), np.random.default_rng(1).standard_normal((20, 3)))})
+    spikes = spikes.assign_coords(case=("stimulus", np.arange(20) % 5))
+    spikes.to_netcdf(folder / "v1.nc", engine="h5netcdf")
     return folder
 
 
@@ -99,8 +107,10 @@ def test_everything_at_once_is_written_and_drawn(folder, tmp_path, monkeypatch, 
 def test_the_same_command_goes_on_after_an_interrupt_and_others_start_anew(folder, tmp_path, monkeypatch, capsys):
     words = (folder / "decoder", folder / "tokens.npy", "--out", tmp_path, "--against", folder / "other")
 
-    def stop(*_, **__):
-        raise KeyboardInterrupt
+    def stop(*_, progress, **__):
+        if progress is not None:  # none is told while the stages are asked what they refuse
+            raise KeyboardInterrupt
+        return xr.Dataset()
 
     with monkeypatch.context() as patch:
         patch.setattr(verb, "errors_against", stop)
@@ -202,7 +212,8 @@ def test_a_construction_is_run_on_every_input_and_its_uniform_attention_has_rank
         (("nowhere", "tokens.npy"), "no such folder"),
         (("decoder",), "no data were given"),
         (("s4d",), "give a .ts file"),
-        (("decoder", "--length", 99), "sequences or more"),
+        (("decoder", "--length", 99), "7^99 such sequences"),
+        (("wordy",), "wordy holds none of sampled_tokens.npy"),
         (("decoder", "none.npy"), "no such file"),
         (("decoder", "tokens.npy", "--cases", 0), "at least 1"),
         (("decoder", "tokens.npy", "--against", "tokens.bin"), "directory of a second model"),
@@ -213,20 +224,26 @@ def test_a_construction_is_run_on_every_input_and_its_uniform_attention_has_rank
         (("decoder", "tokens.npy", "--robustness", "--dtype", "float32"), "float64"),
         (("decoder", "tokens.npy", "--robustness", "--draws", 1), "draws"),
         (("decoder", "tokens.npy", "--window", 1), "window"),
+        (("decoder", "tokens.npy", "--maps", -1), "maps=-1"),
+        (("decoder", "tokens.npy", "--seed", -1), "seed=-1"),
+        (("decoder", "tokens.npy", "--against", "s4d"), "both must read the same inputs"),
+        (("decoder", "tokens.npy", "--against", "tokens.npy", "--cases", 2), "one row a case"),
+        (("decoder", "tokens.npy", "--neural", "v1.nc", "--folds", 99), "folds=99"),
+        (("decoder", "tokens.npy", "--neural", "v1.nc", "--pool", "max"), "pool='max'"),
+        (("decoder", "tokens.npy", "--neural", "v1.nc", "--cases", 3), "there are 3 inputs"),
+        (("decoder", "tokens.npy", "--robustness", "--noise-cases", 0), "--noise-cases 0"),
+        (("decoder", "tokens.npy", "--robustness", "--lipschitz", -1), "lipschitz=-1"),
     ],
 )
 def test_what_cannot_be_is_a_sentence_and_leaves_nothing(words, text, folder, tmp_path, monkeypatch, capsys):
     (folder / "text.npy").write_text("no array")
-    given = [
-        folder / word if isinstance(word, str) and (word in ("decoder", "s4d", "other") or "." in word) else word
-        for word in words
-    ]
+    given = [folder / word if isinstance(word, str) and (word in MODELS or "." in word) else word for word in words]
     code, err = run(monkeypatch, capsys, *given, "--out", tmp_path / "out")
     assert code == 1, err
     assert text in err
     assert err.startswith("oplens: ") or "oplens: " in err
     assert "Traceback" not in err
-    assert not (tmp_path / "out" / "results.nc").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_series_are_measured_through_their_model(folder, tmp_path, monkeypatch, capsys):

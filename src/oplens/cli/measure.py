@@ -5,14 +5,16 @@ import hashlib
 import itertools
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from oplens.cli.rehearsal import Stage, rehearse, run
 from oplens.cli.stages import Stages, digest
-from oplens.cli.terminal import new_folder, progress, read_series, say, tell
+from oplens.cli.terminal import check_folder, new_folder, read_series, say, tell
 from oplens.construction import FunctionTable
 from oplens.data import SequenceData
 from oplens.data.responses import Responses, read_responses
@@ -109,26 +111,24 @@ def run_measure(asked: Asked, out: Path) -> None:
     target = None if asked.against is None else _target(asked.against, survey, table)
     if asked.noise is not None and survey.dtype != "float64":
         raise ArgumentError("--robustness: derivatives are taken in float64; leave --dtype out.")
+    check_folder(out)
+    stages = _stages(asked, inputs, heard or inputs, target, responses)
+    for stage in stages:
+        rehearse(stage, recorder)
     folder = new_folder(out)
     for line in (*recorder.notes, *(() if responses is None else responses.notes)):
         tell(f"note: {line}")
     base = (digest(asked.model), json.dumps(dict(recorder.facts), sort_keys=True), _digest(inputs), repr(survey))
-    stages = Stages(folder / "partial", base)
-    found = stages.groups("survey", (), lambda: _survey(recorder, inputs, survey))
-    if asked.against is not None:
-        depends = (digest(asked.against.target), repr(asked.against))
-        found = stages.groups("errors", depends, lambda: _errors(recorder, inputs, target, asked)) | found
-    if asked.neural is not None and responses is not None:
-        depends = (digest(asked.neural.file), repr(asked.neural))
-        found = stages.groups("neural", depends, lambda: _neural(recorder, heard or inputs, responses, asked)) | found
-    if asked.noise is not None:
-        found = stages.groups("robustness", (repr(asked.noise),), lambda: _noise(recorder, inputs, asked)) | found
+    kept = Stages(folder / "partial", base)
+    found: dict[str, xr.Dataset] = {}
+    for stage in stages:
+        found = kept.groups(stage.name, stage.depends, partial(run, stage, recorder)) | found
     tree = xr.DataTree.from_dict(found)
     if responses is not None:
         tree.attrs["notes"] = json.dumps([*json.loads(tree.attrs["notes"]), *responses.notes])
     results = write_results(tree, folder / "results.nc")
     page = render(tree, folder / "report.html")
-    stages.clear()
+    kept.clear()
     tell(str(tree.attrs["headline"]))
     tell(f"wrote {results} and {page}")
 
@@ -202,16 +202,18 @@ def _table(asked: Asked) -> FunctionTable | None:
 
 def _every_sequence(recorder: Recorder, model: Path, length: int | None) -> Tokens:
     """All inputs of a model of few symbols, such as a construction."""
-    vocabulary, length = recorder.vocabulary, length or recorder.max_length
-    if vocabulary is None or length is None:
+    vocabulary, asked = recorder.vocabulary, length is not None
+    length = length if asked else recorder.max_length
+    many = vocabulary is not None and length is not None and vocabulary ** min(length, 64) > ALL_SEQUENCES
+    if vocabulary is None or length is None or (many and not asked):
         raise ArgumentError(
             f"measure: no data were given and {model} holds none of {', '.join(OWN_TOKENS)}; give tokens (.npy, .npz, .json, .jsonl) or "
             "text (.txt), or --length N for all sequences of N symbols."
         )
-    if length < 1 or vocabulary ** min(length, 64) > ALL_SEQUENCES:
+    if length < 1 or many:
         raise ArgumentError(
-            f"measure(--length {length}): {vocabulary} symbols give {vocabulary ** min(length, 64):,} sequences or more, and 1 to "
-            f"{ALL_SEQUENCES:,} are run; give tokens of some."
+            f"measure(--length {length}): {vocabulary:,} symbols have {vocabulary}^{length} such sequences, and 1 to {ALL_SEQUENCES:,} are "
+            "run; give tokens of some."
         )
     count = f"all {vocabulary**length:,} sequences of {length} symbols"
     say(f"running {count}, since no data were given")
@@ -241,53 +243,50 @@ def _target(against: Against, survey: Survey, table: FunctionTable | None) -> An
         raise DataError(f"--against {path}: not an array of numbers ({str(error)[:120]}).") from None
 
 
-def _survey(recorder: Recorder, inputs: Tokens | SequenceData, survey: Survey) -> xr.DataTree:
-    with progress("running the model") as tick:
-        return measure(
-            recorder,
-            inputs,
-            batch_size=survey.batch_size,
-            maps=survey.maps,
-            sample=survey.sample,
-            seed=survey.seed,
-            progress=tick,
-        )
+def _stages(
+    asked: Asked,
+    inputs: Tokens | SequenceData,
+    stimuli: Tokens | SequenceData,
+    target: Any,
+    responses: Responses | None,
+) -> list[Stage]:
+    """What is asked for, the survey first."""
+    survey, against, neural, noise = asked.survey, asked.against, asked.neural, asked.noise
+    batches: dict[str, Any] = {"batch_size": survey.batch_size}
+    sizes = batches | {"maps": survey.maps, "sample": survey.sample, "seed": survey.seed}
+    stages = [Stage("survey", "running the model", (), lambda r, tick: measure(r, inputs, progress=tick, **sizes))]
+    if against is not None:
+        name = against.target.resolve().name
+
+        def errors(recorder: Recorder, tick: Any) -> xr.DataTree:
+            ds = errors_against(recorder, inputs, target, outputs=against.outputs, progress=tick, **batches)
+            return _group("errors", ds.assign_attrs(against=name))
+
+        depends = (digest(against.target), repr(against))
+        stages.append(Stage("errors", "comparing answers", depends, errors))
+    if neural is not None and responses is not None:
+        options = batches | {"pool": neural.pool, "folds": neural.folds, "permutations": neural.permutations}
+
+        def predicted(recorder: Recorder, tick: Any) -> xr.DataTree:
+            ds = measure_neural(recorder, stimuli, responses, seed=survey.seed, progress=tick, **options)
+            return _group("neural", ds)
+
+        stages.append(Stage("neural", "", (digest(neural.file), repr(neural)), predicted))
+    if noise is not None:
+
+        def moved(recorder: Recorder, tick: Any) -> xr.DataTree:
+            return _group("robustness", _noise(recorder, inputs, noise, batches | {"seed": survey.seed}, tick))
+
+        stages.append(Stage("robustness", "moving the weights", (repr(noise),), moved))
+    return stages
 
 
-def _errors(recorder: Recorder, inputs: Any, target: Any, asked: Asked) -> xr.DataTree:
-    assert asked.against is not None
-    with progress("comparing answers") as tick:
-        ds = errors_against(
-            recorder,
-            inputs,
-            target,
-            outputs=asked.against.outputs,
-            batch_size=asked.survey.batch_size,
-            progress=tick,
-        )
-    return _stage("errors", ds.assign_attrs(against=asked.against.target.resolve().name))
-
-
-def _neural(recorder: Recorder, inputs: Any, responses: Responses, asked: Asked) -> xr.DataTree:
-    assert asked.neural is not None
-    ds = measure_neural(
-        recorder,
-        inputs,
-        responses,
-        pool=asked.neural.pool,
-        folds=asked.neural.folds,
-        permutations=asked.neural.permutations,
-        seed=asked.survey.seed,
-        batch_size=asked.survey.batch_size,
-        progress=say,
-    )
-    return _stage("neural", ds)
-
-
-def _noise(recorder: Recorder, inputs: Any, asked: Asked) -> xr.DataTree:
+def _noise(
+    recorder: Recorder, inputs: Tokens | SequenceData, noise: Noise, run: dict[str, Any], tick: Any
+) -> xr.Dataset:
     """On the first cases: draws and scales multiply the passes."""
-    noise = asked.noise
-    assert noise is not None
+    if noise.cases < 1:
+        raise ArgumentError(f"--noise-cases {noise.cases}: give at least 1.")
     if isinstance(inputs, Tokens):
         few = inputs.first(min(noise.cases, inputs.n_cases))
         x: Any = few.ids
@@ -295,22 +294,11 @@ def _noise(recorder: Recorder, inputs: Any, asked: Asked) -> xr.DataTree:
     else:
         first = _first_cases(inputs, noise.cases)
         x, mask = first.X.transpose(0, 2, 1), np.arange(first.X.shape[2]) < first.lengths[:, None]
-    with progress("moving the weights") as tick:
-        ds = weight_noise(
-            recorder,
-            x,
-            mask,
-            draws=noise.draws,
-            relative=noise.relative,
-            lipschitz=noise.lipschitz,
-            batch_size=asked.survey.batch_size,
-            seed=asked.survey.seed,
-            progress=tick,
-        )
-    return _stage("robustness", ds)
+    options: dict[str, Any] = {"draws": noise.draws, "relative": noise.relative, "lipschitz": noise.lipschitz}
+    return weight_noise(recorder, x, mask, progress=tick, **options, **run)
 
 
-def _stage(name: str, ds: xr.Dataset) -> xr.DataTree:
+def _group(name: str, ds: xr.Dataset) -> xr.DataTree:
     """One group on its own; the whole's root is that of the survey."""
     return xr.DataTree.from_dict({"/": xr.Dataset(attrs={"title": name}), f"/{name}": ds})
 
