@@ -486,7 +486,7 @@ def test_a_page_that_fails_leaves_whole_results_and_no_half_page(trained, files,
 
 
 @pytest.mark.slow
-def test_the_demonstration_leaves_what_it_promises(tmp_path, monkeypatch, capsys):
+def test_the_demonstration_leaves_the_pages_and_results_it_promises(tmp_path, monkeypatch, capsys):
     code, text = run(monkeypatch, capsys, "demo", "--out", tmp_path)
     assert code == 0, text
     for name in ("sinusoids", "basic_motions"):
