@@ -137,12 +137,19 @@ PARITY = ("--function", "parity", "--length", 3)
         (["bits", *PARITY, "--example", "0,1,2"], "give 3 symbols"),
         (["bits", *PARITY, "--verify-budget", 0], "budget=0"),
         (["bits", *PARITY, "--shuffles", -1], "shuffles=-1"),
+        (["bits", *PARITY, "--seed", -1], "verify(seed=-1)"),
+        (["lookup", "--table", "huge.csv"], "the function's values reach 1e+39, float32 ends at 3.40282e+38"),
+        (["lookup", "--table", "columns.csv", "--output", "f"], "columns a, g hold its symbols"),
+        (["fourier", "--function", "x1", "--degree", 2, "--lipschitz", "l1:1", "--seed", -1], "seed=-1"),
         (["bits", "--function", "k-hop", "--length", 3, "--hops", 0], "at least 1"),
         (["bits", "--python", "nowhere.py:f", "--length", 3], "there is no file nowhere.py"),
         (["bits", "--python", "f", "--length", 3], "give a file and the name of a function"),
     ],
 )
 def test_what_cannot_be_built_is_one_sentence_and_leaves_nothing(words, sentence, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "huge.csv").write_text("a,f\n0,1e39\n1,2\n")
+    (tmp_path / "columns.csv").write_text("a,f,g\n0,1,7\n1,2,8\n")
     code, _, err = run(monkeypatch, capsys, *words, "--out", tmp_path / "w")
     assert code == 1
     assert sentence in err

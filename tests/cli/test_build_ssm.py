@@ -105,16 +105,25 @@ def test_a_template_and_a_second_order_kernel(monkeypatch, capsys, tmp_path):
         (["--butterworth", 4, "--cutoff", 0.2, "--sos", "x.npy"], "--butterworth and --sos given"),
         (["--sos", "nowhere.npy"], "nowhere.npy: cannot be read"),
         (["--ba", "rows.csv"], "expected two rows, b and a, got 3"),
-        (["--template", "row.csv"], "say with n_modes how many"),
+        (["--template", "row.csv"], "add --modes N"),
         (["--template", "row.csv", "--cutoff", 3], "belong to --butterworth"),
         (["--template", "rows.csv", "--modes", 2], "one row or one column"),
         (["--template", "row.csv", "--modes", 2, "--input-bound", 0], "input_bound"),
         (["--second-order", "rows.csv", "--modes", 2], "square matrix"),
+        (["--second-order", "square.csv", "--modes", 2], "--second-order square.csv: SecondOrderKernel.from_matrix: the matrix is 0"),
+        (["--template", "zeros.csv", "--modes", 2], "--template zeros.csv: FiniteKernel: all values are 0"),
+        (["--template", "objects.npy", "--modes", 2], "objects.npy: holds Python objects"),
+        (["--template", "row.csv", "--modes", 0], "n_modes must be a whole number of at least 1."),
+        (["--butterworth", 4, "--cutoff", 0.2, "--seed", -1], "seed must be a whole number of at least 0."),
+        (["--butterworth", 4, "--cutoff", 0.2, "--constant", "nan"], "constant must be a finite number."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_built_is_one_sentence_and_leaves_nothing(words, sentence, monkeypatch, capsys, tmp_path):
     (tmp_path / "rows.csv").write_text("1,2\n3,4\n5,6\n")
     (tmp_path / "row.csv").write_text("1,2,3,4,2\n")
+    (tmp_path / "zeros.csv").write_text("0,0,0\n")
+    (tmp_path / "square.csv").write_text("1,2\n3,4\n")
+    np.save(tmp_path / "objects.npy", np.array([1, "a"], dtype=object), allow_pickle=True)
     monkeypatch.chdir(tmp_path)
     code, _, err = run(monkeypatch, capsys, *words, "--out", tmp_path / "w")
     assert code == 1

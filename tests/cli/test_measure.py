@@ -16,7 +16,6 @@ from oplens.data import as_sequences
 from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
 from oplens.results import read_results
 
-
 MODELS = ("decoder", "other", "s4d", "wordy")
 
 

@@ -1,5 +1,7 @@
 """`oplens build ssm`: a filter, a template or a second-order kernel in, the weights of an S4D out."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from oplens.cli.interrupts import call
-from oplens.errors import ArgumentError
+from oplens.errors import ArgumentError, OplensError
 
 NOTHING = "nothing was written"
 LONGEST_RUN = 1024  # steps
@@ -85,6 +87,15 @@ class _Asked:
     rank: int | None
     constant: float
 
+    def check_sizes(self, sizes: dict[str, Any]) -> None:
+        """What ends is approximated: say with how many waves, or how well."""
+        finite = self.first["--template"] is not None or self.second_order is not None
+        if finite and sizes["n_modes"] is None and sizes["tolerance"] is None:
+            raise ArgumentError(
+                "build ssm: a template and a second-order kernel end, and decaying waves do so only approximately; add --modes N, the "
+                "waves of each filter, or --tolerance X, the largest L1 error of a kernel."
+            )
+
     def kernels(self) -> dict[str, Any]:
         """Of first order, of second order, and the constant, as `build_ssm` takes them."""
         from oplens.construction.filter_files import read_matrix
@@ -96,7 +107,10 @@ class _Asked:
                 f"--rank {self.rank}: it is the rank of a second-order kernel; give that with --second-order."
             )
         kernel1 = _first(self.first, (self.cutoff, self.band, self.sampling_rate), optional=path is not None)
-        kernel2 = None if path is None else SecondOrderKernel.from_matrix(read_matrix(path), self.rank)
+        kernel2 = None
+        if path is not None:
+            with _placed(f"--second-order {path}"):
+                kernel2 = SecondOrderKernel.from_matrix(read_matrix(path), self.rank)
         return {"kernel1": kernel1, "kernel2": kernel2, "constant": self.constant}
 
     @property
@@ -115,6 +129,7 @@ def _build(out: Path, asked: _Asked, sizes: dict[str, Any], run: dict[str, Any],
 
     check_folder(out)
     kernels = asked.kernels()
+    asked.check_sizes(sizes)
     model, certificate = build_ssm(**kernels, sampling_rate=asked.sampling_rate, **sizes, **run)
     dtypes = ["float64", "float32"] if sizes["dtype"] == "float64" else ["float32"]
     run = {**run, "length": min(run["length"], LONGEST_RUN)}
@@ -128,6 +143,16 @@ def _build(out: Path, asked: _Asked, sizes: dict[str, Any], run: dict[str, Any],
         write_model(stage, model, certificate, found.to_dict())
         write_page(stage, tree)
     conclude(out, tree)
+
+
+@contextlib.contextmanager
+def _placed(where: str) -> Iterator[None]:
+    """What a file's numbers are refused for, with the option that named the file; those that name it already stay."""
+    try:
+        yield
+    except OplensError as error:
+        text = str(error)
+        raise type(error)(text if where.split(" ", 1)[1] in text else f"{where}: {text}") from error
 
 
 def _name(first: dict[str, Any], second: Path | None) -> str:
@@ -163,14 +188,18 @@ def _first(first: dict[str, Any], design: tuple[str | None, str, float | None], 
         if cutoff is None:
             raise ArgumentError("build ssm(--butterworth): --cutoff is missing, a frequency in Hz or two for a band.")
         return ExponentialSum.butterworth(given["--butterworth"], _frequencies(cutoff), rate, band)
-    if "--sos" in given:
-        return ExponentialSum.from_sos(read_matrix(given["--sos"]))
-    if "--ba" in given:
-        rows = read_rows(given["--ba"])
+    if not given:
+        return None
+    ((option, path),) = given.items()
+    with _placed(f"{option} {path}"):
+        if option == "--sos":
+            return ExponentialSum.from_sos(read_matrix(path))
+        if option == "--template":
+            return FiniteKernel.matched(read_series(path))
+        rows = read_rows(path)
         if len(rows) != 2:
-            raise ArgumentError(f"--ba {given['--ba']}: expected two rows, b and a, got {len(rows)}.")
+            raise ArgumentError(f"expected two rows, b and a, got {len(rows)}.")
         return ExponentialSum.from_ba(*rows)
-    return FiniteKernel.matched(read_series(given["--template"])) if given else None
 
 
 def _frequencies(text: str) -> list[float]:

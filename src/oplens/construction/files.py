@@ -40,7 +40,7 @@ def read_table(
                 f"{_listed(symbols)}."
             )
         rows = rows * V + codes.to_numpy(dtype=np.int64)
-    _check_rows(path, rows, V, n, symbols)
+    _check_rows(path, rows, list(inputs), V, symbols)
     table = np.empty((V**n, len(values)))
     for place, column in enumerate(values):
         table[rows, place] = _numbers(path, frame[column], labels)
@@ -143,8 +143,9 @@ def _symbols(path: Path, inputs: pd.DataFrame, vocabulary: int | Sequence[str] |
     return sorted(found, key=int) if all(symbol.isdecimal() for symbol in found) else found
 
 
-def _check_rows(path: Path, rows: NDArray[np.int64], V: int, n: int, symbols: list[str]) -> None:
-    """Every input once."""
+def _check_rows(path: Path, rows: NDArray[np.int64], columns: list[str], V: int, symbols: list[str]) -> None:
+    """Every input once; `columns` hold its symbols, which all but the outputs do."""
+    n = len(columns)
 
     def shown(row: int) -> str:
         return " ".join(symbols[row // V ** (n - 1 - i) % V] for i in range(n))
@@ -163,7 +164,7 @@ def _check_rows(path: Path, rows: NDArray[np.int64], V: int, n: int, symbols: li
         gap = int(np.flatnonzero(~there)[0])
         raise DataError(
             f"{path}: {V**n - len(rows)} of the {V}^{n} = {V**n} inputs over {_listed(symbols)} are missing, first {shown(gap)}; "
-            "the function must have a value everywhere."
+            f"the function must have a value everywhere (columns {_listed(columns, 'columns')} hold its symbols)."
         )
 
 
@@ -183,5 +184,5 @@ def _numbers(path: Path, column: pd.Series, labels: int | None) -> NDArray[np.fl
     return found
 
 
-def _listed(symbols: list[str]) -> str:
-    return ", ".join(symbols) if len(symbols) <= 8 else f"{', '.join(symbols[:4])}, ... ({len(symbols)} symbols)"
+def _listed(names: list[str], kind: str = "symbols") -> str:
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:4])}, ... ({len(names)} {kind})"

@@ -60,6 +60,10 @@ def _from_array(path: Path) -> list[NDArray[np.float64]]:
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
+        if "allow_pickle" in str(error):
+            raise DataError(
+                f"{path}: holds Python objects, which could run code when read; save plain numbers, array.astype(float)."
+            ) from error
         raise DataError(f"{path}: damaged NumPy file ({error}).") from error
     if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
         raise DataError(

@@ -116,7 +116,7 @@ class RealFunction:
         DataError
             With the two points, where abs(f(x) - f(y)) exceeds L norm(x - y).
         """
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(count(self.call, "seed", seed, 0))
         x = rng.random((pairs, self.n))
         # Directions in which the norm is smallest for what f can change: along an axis (l1), any (l2), along a diagonal (max).
         steps = {
@@ -249,7 +249,7 @@ def sup_error(
     n = model.config.max_length or 1
     target = RealFunction(f, n, ("max", 0.0), bounds, "sup_error")
     count("sup_error", "points", points)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(count("sup_error", "seed", seed, 0))
     # Interval counts with many divisors, so that the grid holds the midpoints of most constructions' own cells.
     most = points ** (1 / n)
     per_axis = max((k + 1 for k in (1, 2, 4, 12, 24, 48, 120, 240, 480, 960, 1920, 9600) if k < most), default=1)

@@ -155,7 +155,7 @@ def verify_ssm(
     series = volterra(call, kernel1, kernel2, constant)
     ssm_certificate.check(call, model, series)
     R, steps = number(call, "input_bound", input_bound, open_below=True), count(call, "length", length, most=2**14)
-    names = _dtypes(call, model, dtypes)
+    names, seed = _dtypes(call, model, dtypes), count(call, "seed", seed, 0)
     responses = [np.array(feature.kernel.balls.response(steps)) for feature in series.features]
     checks: list[SignalCheck] = []
     total = len(names) * (5 + series.n_outputs)

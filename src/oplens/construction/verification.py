@@ -17,6 +17,7 @@ from oplens.construction.journal import Journal, verification_key
 from oplens.construction.weights import DTYPES, Entries, dtype_name, map_entries, set_map
 from oplens.errors import ArgumentError
 from oplens.models.transformer import Transformer
+from oplens.theory.statement import count
 
 BUDGET = 1e10  # inputs times hidden units up to which every input is run
 _STRATA = 256
@@ -159,7 +160,7 @@ def verify(
     >>> found.mode, [check.inputs for check in found.checks], found.errors
     ('exhaustive', [27, 27, 27, 27], 0)
     """
-    names = _check(model, table, dtypes, budget, shuffles)
+    names, seed = _check(model, table, dtypes, budget, shuffles), count("verify", "seed", seed, 0)
     hidden = sum(layer.d_ffn for layer in model.config.layers)
     rows, strata = _choose_rows(table, hidden, budget, seed)
     total, done, checks = len(rows) * len(names) * (1 + shuffles), 0, []
@@ -267,7 +268,15 @@ def _check(model: Any, table: Any, dtypes: Sequence[Any] | None, budget: float, 
         return [dtype_name("verify", next(model.parameters()).dtype)]
     if isinstance(dtypes, (str, torch.dtype)) or not dtypes:
         raise ArgumentError(f"verify(dtypes={dtypes!r}): give a list of dtypes, such as ['float64', 'float16'].")
-    return [dtype_name("verify", dtype) for dtype in dtypes]
+    names = [dtype_name("verify", dtype) for dtype in dtypes]
+    largest = float(np.abs(table.values).max())
+    for name in names:
+        end = torch.finfo(DTYPES[name]).max
+        if largest > end:
+            raise ArgumentError(
+                f"verify: the function's values reach {largest:.6g}, {name} ends at {end:.6g}; leave that dtype out, or scale the values."
+            )
+    return names
 
 
 def _choose_rows(table: FunctionTable, hidden: int, budget: float, seed: int) -> tuple[NDArray[np.int64], int]:

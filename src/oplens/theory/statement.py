@@ -138,14 +138,15 @@ def _shown(value: int | float) -> str:
 
 def count(call: str, name: str, value: Any, least: int = 1, most: int | None = None, meaning: str = "") -> int:
     """A whole number in [least, most]; numpy's whole numbers are taken, True and 3.0 are not."""
-    limits = f"of at least {least} and at most 1e100" if most is None else f"between {least} and {most}"
-    most = LARGEST_COUNT if most is None else most
+    limits = f"of at least {least}" if most is None else f"between {least} and {most}"
     meaning = f" ({meaning})" if meaning else ""
     try:
         whole = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         whole = None
-    if whole is None or whole < least or whole > most:
+    if most is None and whole is not None and whole > LARGEST_COUNT:
+        limits = "of at most 1e100"
+    if whole is None or not least <= whole <= (LARGEST_COUNT if most is None else most):
         raise ArgumentError(f"{call}({name}={_named(value)}): {name}{meaning} must be a whole number {limits}.")
     return whole
 
@@ -163,14 +164,17 @@ def number(
     """A finite real number in [least, below), or in (least, below) with `open_below`; between 1e-60 and 1e60 in size, or 0 where 0 is a value."""
     meaning = f" ({meaning})" if meaning else ""
     sign = "above" if open_below else "at least"
-    limits = f"{sign} {least:g}" + (f" and below {below:g}" if below < math.inf else "")
+    ends = ((f"{sign} {least:g}", least > -math.inf), (f"below {below:g}", below < math.inf))
+    limits = " and ".join(words for words, there in ends if there)
     smallest = SMALLEST_NUMBER if open_below and least == 0 else 0.0
     try:
         real = math.nan if isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError, OverflowError):
         real = math.nan
     if not math.isfinite(real) or real < least or real >= below or (open_below and real == least):
-        raise ArgumentError(f"{call}({name}={_named(value)}): {name}{meaning} must be a finite number {limits}.")
+        raise ArgumentError(
+            f"{call}({name}={_named(value)}): {name}{meaning} must be {f'a finite number {limits}'.rstrip()}."
+        )
     if not smallest <= abs(real) <= LARGEST_NUMBER:
         raise ArgumentError(
             f"{call}({name}={real:g}): {name}{meaning} is computed with in float64 and must lie between "
