@@ -19,6 +19,7 @@ from oplens.errors import ArgumentError, DataError
 from oplens.measurement import layers, survey, two_nn
 from oplens.measurement.batches import Inputs
 from oplens.measurement.maps import choose_case, choose_heads
+from oplens.measurement.sentences import headline
 from oplens.measurement.survey import measure
 from oplens.models import S4D, S4DConfig, Transformer, TransformerConfig
 from oplens.models.own_recorders import S4DRecorder, TransformerRecorder
@@ -493,6 +494,35 @@ def test_labels_that_are_not_the_models_are_said():
     assert "predictions" not in tree.children
     assert "labels are not the model's classes" in tree.attrs["notes"]
     assert tree.attrs["headline"].startswith("Participation ratio of the points: ")
+
+
+@pytest.mark.parametrize(
+    ("far", "told"),
+    [
+        ([[0.0, 0.0], [0.0, 0.0]], "Attention stays on the token that looks, in every layer."),
+        ([[1.5, 2.5], [3.0, 1.0]], "Attention looks 2 positions away on average in every layer."),
+        (
+            [[1.0, 2.0], [4.0, 3.0]],
+            "Attention looks 1.5 positions away on average in layer 1, the nearest, and 3.5 in layer 2, the farthest.",
+        ),
+    ],
+)
+def test_layers_that_look_equally_far_are_not_told_apart(far, told):
+    attention = xr.Dataset({"distance": (("layer", "head"), np.array(far))}, {"layer": [1, 2]})
+    assert headline({"attention": attention}, 3) == told
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [
+        ([1.0, 1.0 + 1e-12], "Participation ratio of the points: 1 in every layer."),
+        ([np.nan, np.nan], "The points of a layer are too few or too equal to have a dimension."),
+        ([2.0, 1.0], "Participation ratio of the points: 1 in layer 1, the smallest, 2 in layer 0, the largest."),
+    ],
+)
+def test_layers_that_spread_equally_are_not_told_apart(ratio, told):
+    layers = xr.Dataset({"participation_ratio_corrected": ("layer", ratio)}, {"layer": [0, 1]})
+    assert headline({"representations": layers}, 3) == told
 
 
 def test_models_that_predict_nothing_have_their_attention_in_the_headline():

@@ -601,6 +601,10 @@ DAMAGES = {
         lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
         "git lfs pull",
     ),
+    "a folder of models": (
+        lambda f: (f / "part").mkdir() or (f / "config.json").rename(f / "part" / "config.json"),
+        "there is one in part; give such a folder",
+    ),
     "a cut file": (truncate, "damaged safetensors"),
     "a missing part": (
         lambda f: shard(f, {"a": "one.safetensors", "b": "two.safetensors"}, "one.safetensors"),
@@ -616,7 +620,7 @@ DAMAGES = {
     "more weights than layers": (lambda f: change(f, num_hidden_layers=1), "layers would be left out"),
     "a weight of another shape": (
         lambda f: change_weights(f, encoder__layer__1__output__dense__weight=torch.zeros(3, 3)),
-        "cannot load the model|right shape",
+        "other shapes than config.json gives them",
     ),
     "a weight that is no number": (
         lambda f: change_weights(f, embeddings__LayerNorm__bias=torch.full((8,), torch.nan)),

@@ -25,6 +25,7 @@ from oplens.errors import ArgumentError, DataError
 from oplens.measurement.against import errors_against
 from oplens.measurement.neural import measure_neural, stimulus_tokens
 from oplens.measurement.robustness import weight_noise
+from oplens.measurement.sentences import errors_headline
 from oplens.measurement.survey import measure
 from oplens.models.recorders import load_recorder
 from oplens.models.recording import Recorder
@@ -126,6 +127,9 @@ def run_measure(asked: Asked, out: Path) -> None:
     tree = xr.DataTree.from_dict(found)
     if responses is not None:
         tree.attrs["notes"] = json.dumps([*json.loads(tree.attrs["notes"]), *responses.notes])
+    if "/errors" in found:
+        told = errors_headline(found["/errors"], found["/errors"].attrs["against"])
+        tree.attrs["headline"] = f"{told} {tree.attrs['headline']}"
     results = write_results(tree, folder / "results.nc")
     page = render(tree, folder / "report.html")
     kept.clear()

@@ -39,12 +39,32 @@ def headline(groups: "dict[str, xr.Dataset]", n_cases: int) -> str:
     if attention is not None:
         far = attention["distance"].mean("head").dropna("layer")
         if far.size:
+            least, most = (_number(float(value)) for value in (far.min(), far.max()))
+            if most == "0":
+                return "Attention stays on the token that looks, in every layer."
+            if least == most:
+                return f"Attention looks {most} positions away on average in every layer."
             near, wide = (far["layer"].values[k] for k in (far.values.argmin(), far.values.argmax()))
             return (
-                f"Attention looks {_number(float(far.min()))} positions away on average in layer {near}, the nearest, and "
-                f"{_number(float(far.max()))} in layer {wide}, the farthest."
+                f"Attention looks {least} positions away on average in layer {near}, the nearest, and {most} in layer {wide}, the "
+                "farthest."
             )
     return _widths(groups["representations"])
+
+
+def errors_headline(errors: "xr.Dataset", against: str) -> str:
+    """How far the answers lie from those of a second model or of known values, in one sentence.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> found = xr.Dataset({"largest": 0.5, "eam": 0.125, "n_cases": 8}, attrs={"scope": "all 8 sequences of 3 symbols out of 2"})
+    >>> errors_headline(found, "and.csv")
+    'Largest error 0.5 and mean error 0.125 against and.csv, over all 8 sequences of 3 symbols out of 2.'
+    """
+    n_cases, scope = int(errors["n_cases"]), str(errors.attrs["scope"])
+    where = scope if scope.startswith("all ") else f"{n_cases:,} case{'' if n_cases == 1 else 's'}"
+    return f"Largest error {_n(errors, 'largest')} and mean error {_n(errors, 'eam')} against {against}, over {where}."
 
 
 def own_notes(groups: "dict[str, xr.Dataset]", data: Inputs, recorder: "Recorder") -> list[str]:
@@ -70,11 +90,13 @@ def own_notes(groups: "dict[str, xr.Dataset]", data: Inputs, recorder: "Recorder
 def _widths(layers: "xr.Dataset") -> str:
     ratio = layers["participation_ratio_corrected"].dropna("layer")
     if not ratio.size:
-        return f"{layers.sizes['layer'] - 1} layers are measured; their points are too few or too equal to have a dimension."
+        return "The points of a layer are too few or too equal to have a dimension."
+    least, most = (_number(float(value)) for value in (ratio.min(), ratio.max()))
+    if least == most:
+        return f"Participation ratio of the points: {most} in every layer."
     low, high = (ratio["layer"].values[k] for k in (ratio.values.argmin(), ratio.values.argmax()))
     return (
-        f"Participation ratio of the points: {_number(float(ratio.min()))} in layer {low}, the smallest, "
-        f"{_number(float(ratio.max()))} in layer {high}, the largest."
+        f"Participation ratio of the points: {least} in layer {low}, the smallest, {most} in layer {high}, the largest."
     )
 
 

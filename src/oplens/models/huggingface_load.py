@@ -47,6 +47,11 @@ def load_module(directory: Path, source: Source, dtype: torch.dtype) -> tuple[An
                     output_loading_info=True,
                 )
         except Exception as error:  # the library lets anything through, by what the configuration asks for
+            if "ignore_mismatched_sizes" in str(error):
+                raise CheckpointError(
+                    f"{directory}: weights of the file have other shapes than config.json gives them; config.json and the weights are of "
+                    "different models."
+                ) from error
             text = " ".join(str(error).split())[:300]
             raise CheckpointError(
                 f"{directory}: transformers cannot load the model ({type(error).__name__}: {text})."

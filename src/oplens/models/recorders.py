@@ -27,7 +27,7 @@ def load_recorder(directory: str | Path, dtype: str = "float64") -> Recorder:
     directory = Path(directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such folder; give the directory of a model, with config.json in it.")
-    config = read_json(directory / "config.json", "a model directory holds config.json and model.safetensors")
+    config = read_json(directory / "config.json", _elsewhere(directory))
     name = directory.resolve().name
     if config.get("format") == TRANSFORMER_FORMAT:
         from oplens.models.own_recorders import TransformerRecorder
@@ -42,3 +42,11 @@ def load_recorder(directory: str | Path, dtype: str = "float64") -> Recorder:
     from oplens.models.huggingface import load_huggingface
 
     return load_huggingface(directory, dtype)
+
+
+def _elsewhere(directory: Path) -> str:
+    """Where the model may be instead: the parts of a package or of a construction have folders of their own."""
+    parts = sorted(path.parent.name for path in directory.glob("*/config.json"))
+    if not parts:
+        return "a model directory holds config.json and model.safetensors"
+    return f"there is one in {', '.join(parts[:8])}; give such a folder if it holds the model"
