@@ -348,8 +348,20 @@ class Untouched:
 def test_refusals_before_the_model_runs(change, options, error, words):
     with pytest.raises(error, match=words):
         measure_neural(
-            Untouched(), as_tokens(ragged(8)), recording(np.zeros((8, 1)), **change), **{"folds": 2, **options}
+            Untouched(), as_tokens(ragged(8)), recording(np.arange(8.0)[:, None], **change), **{"folds": 2, **options}
         )
+
+
+def test_neurons_that_respond_the_same_to_everything_are_said_and_cannot_be_all():
+    model, tokens, data = made_from(1, n=30)
+    noise = np.random.default_rng(0).standard_normal(data.values[:, :2].shape)
+    noise -= noise.mean(2, keepdims=True)  # repeats differ, their means do not
+    still = 7.0 + np.concatenate((np.zeros_like(noise[:, :1]), noise[:, :1]), axis=1)
+    some = dataclasses.replace(data, values=np.concatenate((data.values[:, :3], still), axis=1))
+    ds = measure_neural(model, tokens, some, permutations=2, folds=2, alphas=(1.0,))
+    assert "2 of 5 neurons respond the same to all stimuli; their predictivity counts as 0." in ds.attrs["notes"]
+    with pytest.raises(DataError, match="every neuron of made up responds the same to all 8 stimuli"):
+        measure_neural(Untouched(), as_tokens(ragged(8)), recording(np.full((8, 2), 0.1)), folds=2)
 
 
 def test_memory_is_refused_after_the_first_batch():

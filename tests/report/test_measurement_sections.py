@@ -104,6 +104,7 @@ def test_early_and_late_layers_are_compared_with_their_intervals():
             (2, 9, 7, 16),
             "for these two means, not layer by layer: from layer 2 to layer 3 the mean falls from 9.00 to 7.00",
         ),
+        ((2, 2, 8, 16), "not layer by layer: from layer 1 to layer 2 the mean stays at 2.00."),
         ((16, 8, 4, 2), "does not hold for this model on these data: late layers look nearer"),
         (
             (8, 8, 8.1, 8),
@@ -115,6 +116,11 @@ def test_the_papers_claim_is_judged_by_the_data(middle, verdict):
     words = said(with_distance(np.array(middle)[:, None] * [1.0, 1.0, 1.0]), "attention")
     assert verdict in words
     assert sum(other in words for other in ("holds for", "does not hold", "not shown", "cannot be judged")) == 1
+
+
+def test_layers_that_look_equally_far_have_no_nearest_one():
+    assert "Nearest is layer 1" in said(with_distance(np.array([[2.0], [3.0], [4.0]]) * [1.0, 1.0]), "attention")
+    assert "Nearest" not in said(with_distance(np.full((3, 2), 2.0)), "attention")
 
 
 def test_one_case_has_no_intervals_and_judges_nothing():

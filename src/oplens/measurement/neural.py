@@ -119,6 +119,7 @@ def measure_neural(
     whole(CALL, "permutations", permutations, 1)
     whole(CALL, "resamples", resamples, 100)
     level = fraction(CALL, "level", level)
+    still = _still(responses)
     # What the recording cannot be divided into is refused before the model runs.
     _, _, blocks, _ = ridge.checked(CALL, np.zeros((responses.n_stimuli, 1)), responses.values, responses.group, alphas)
     split_seed = np.random.SeedSequence(whole(CALL, "seed", seed, 0)).spawn(1)[0]
@@ -138,7 +139,7 @@ def measure_neural(
     if draws:
         intervals = against_best(found["mean_predictivity"].values, drawn, level, sum(units) - len(units))
         found = found.assign(intervals).assign_attrs(level=level, resamples=draws)
-    notes = [*responses.notes, *([] if draws else [_undrawn(units)])]
+    notes = [*responses.notes, *still, *([] if draws else [_undrawn(units)])]
     found["n_stimuli"] = variable((), responses.n_stimuli, "stimuli", claim="exact")
     found["n_repeats"] = variable((), responses.n_repeats, "presentations of each stimulus", claim="exact")
     placed = "position of the recording" if responses.position is not None else f"{pool} over real positions"
@@ -153,6 +154,22 @@ def measure_neural(
         **({"notes": notes} if notes else {}),
     }
     return found.assign_coords(label=("neuron", list(responses.neurons))).assign_attrs(attributes)
+
+
+def _still(responses: "Responses") -> list[str]:
+    """A word on neurons whose mean response is the same to all stimuli: nothing can be correlated with it."""
+    mean = responses.values.mean(2)
+    still = int((np.ptp(mean, axis=0) <= 1e-12 * np.abs(mean).max(0)).sum())
+    if still == mean.shape[1]:
+        raise DataError(
+            f"{CALL}: every neuron of {responses.name} responds the same to all {len(mean)} stimuli, so there is nothing to predict; give "
+            "responses that differ."
+        )
+    return (
+        [f"{still} of {mean.shape[1]} neurons respond the same to all stimuli; their predictivity counts as 0."]
+        if still
+        else []
+    )
 
 
 def stimulus_tokens(

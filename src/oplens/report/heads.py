@@ -42,7 +42,8 @@ def _local(tree: xr.DataTree, ds: xr.Dataset) -> str:
     extremes = (
         f" Nearest is layer {layers[near]}, {_said(means, near)}, farthest layer {layers[far]}, {_said(means, far)}."
     )
-    return ends + _verdict(early, late, values, layers) + (extremes if len(layers) > 2 else "") + _within(ds)
+    told = extremes if len(layers) > 2 and _said(means, near) != _said(means, far) else ""
+    return ends + _verdict(early, late, values, layers) + told + _within(ds)
 
 
 def _verdict(early: tuple[float, ...], late: tuple[float, ...], values: Any, layers: Any) -> str:
@@ -55,9 +56,11 @@ def _verdict(early: tuple[float, ...], late: tuple[float, ...], values: Any, lay
         if (steps > 0).all():
             return f"{claim[0].upper()}{claim[1:]} holds {here}: the mean grows with every layer."
         at = int(steps.argmin())
+        before, after = estimate(values[at]), estimate(values[at + 1])
+        change = f"falls from {before} to {after}" if before != after else f"stays at {after}"
         return (
             f"{claim[0].upper()}{claim[1:]} holds {here} for these two means, not layer by layer: from layer {layers[at]} to layer "
-            f"{layers[at + 1]} the mean falls from {estimate(values[at])} to {estimate(values[at + 1])}."
+            f"{layers[at + 1]} the mean {change}."
         )
     if early[1] > late[2]:
         return f"{claim[0].upper()}{claim[1:]} does not hold {here}: late layers look nearer."
