@@ -138,6 +138,7 @@ PARITY = ("--function", "parity", "--length", 3)
         (["bits", *PARITY, "--verify-budget", 0], "budget=0"),
         (["bits", *PARITY, "--shuffles", -1], "shuffles=-1"),
         (["bits", *PARITY, "--seed", -1], "verify(seed=-1)"),
+        (["bits", *PARITY, "--out", "huge.csv/w"], "huge.csv is a file, and holds no folders"),
         (["lookup", "--table", "huge.csv"], "the function's values reach 1e+39, float32 ends at 3.40282e+38"),
         (["lookup", "--table", "columns.csv", "--output", "f"], "columns a, g hold its symbols"),
         (["fourier", "--function", "x1", "--degree", 2, "--lipschitz", "l1:1", "--seed", -1], "seed=-1"),
@@ -150,7 +151,7 @@ def test_what_cannot_be_built_is_one_sentence_and_leaves_nothing(words, sentence
     monkeypatch.chdir(tmp_path)
     (tmp_path / "huge.csv").write_text("a,f\n0,1e39\n1,2\n")
     (tmp_path / "columns.csv").write_text("a,f,g\n0,1,7\n1,2,8\n")
-    code, _, err = run(monkeypatch, capsys, *words, "--out", tmp_path / "w")
+    code, _, err = run(monkeypatch, capsys, words[0], "--out", tmp_path / "w", *words[1:])
     assert code == 1
     assert sentence in err
     assert "Traceback" not in err

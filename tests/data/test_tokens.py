@@ -327,6 +327,10 @@ def test_files_of_text(tmp_path):
         assert tokens.ids[0, : tokens.lengths[0]].tolist() == expected, name
     assert tokens.n_cases == 2
     assert tokens.n_bytes.tolist() == [6, 1]
+    assert tokens.notes[0] == "Every text is one case of at most 512 tokens; a special token stands in front of each."
+    assert read_tokens(tmp_path / "a.txt", tokenizer).notes[0].startswith("The text is one case of at most 512 tokens;")
+    with pytest.raises(DataError, match="is no file; give whole numbers"):
+        read_tokens(tmp_path, tokenizer)
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n"

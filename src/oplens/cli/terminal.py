@@ -60,6 +60,9 @@ def check_folder(out: Path) -> None:
     """Refuse what is no folder before any work."""
     if out.exists() and not out.is_dir():
         raise ArgumentError(f"--out {out}: this is a file; give a folder.")
+    above = next((folder for folder in out.absolute().parents if folder.exists()), None)
+    if above is not None and not above.is_dir():
+        raise ArgumentError(f"--out {out}: {above} is a file, and holds no folders; give another folder.")
 
 
 def new_folder(out: Path) -> Path:

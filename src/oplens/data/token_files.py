@@ -68,7 +68,7 @@ def read_tokens(
     """
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"{path}: no such file; give {_KINDS}.")
+        raise DataError(f"{path}: {'is no file' if path.exists() else 'no such file'}; give {_KINDS}.")
     if pad is not None and (isinstance(pad, bool) or not isinstance(pad, int) or pad < -1):
         raise ArgumentError(f"read_tokens(pad={pad!r}): give a token, or -1 where nothing is padding.")
     with path.open("rb") as file:

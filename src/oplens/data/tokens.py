@@ -270,8 +270,13 @@ def text_tokens(
     if not cases:
         raise DataError(f"{call}: the text has no tokens to measure; give at least a sentence.")
     check_range(call, cases, vocabulary)
+    whole = len(cases) == len(texts) and not left_out
     notes = [
-        f"The text is cut into {len(cases)} windows of at most {size} tokens that do not overlap; "
+        (
+            f"{'Every text' if len(texts) > 1 else 'The text'} is one case of at most {size} tokens; "
+            if whole
+            else f"The text is cut into {len(cases)} windows of at most {size} tokens that do not overlap; "
+        )
         + ("a special token stands in front of each." if before else "the first token of each is not predicted.")
     ]
     if left_out:
