@@ -47,8 +47,9 @@ def launched() -> Iterator[Any]:
         opened.close()
 
 
-def opened(browser: Any, path: Path, width: int, **options: Any) -> tuple[Any, Seen]:
-    """Open a page and scroll through it, so that every figure is drawn."""
+@contextlib.contextmanager
+def opened(browser: Any, path: Path, width: int, **options: Any) -> Iterator[tuple[Any, Seen]]:
+    """A page, scrolled through so that every figure is drawn, and what the browser reports while it is open."""
     seen = Seen()
     page = browser.new_page(viewport={"width": width, "height": 900}, **options)
     page.on("request", lambda request: seen.requests.append(request.url))
@@ -58,11 +59,15 @@ def opened(browser: Any, path: Path, width: int, **options: Any) -> tuple[Any, S
     page.on("pageerror", lambda error: seen.errors.append(str(error)))
     page.on("dialog", lambda dialog: (seen.dialogs.append(dialog.message), dialog.dismiss()))
     page.goto(path.as_uri())
-    count = page.locator(".plot").count()
-    for index in range(count):
-        page.locator(".plot").nth(index).scroll_into_view_if_needed()
-    until(page, f"document.querySelectorAll('.plot .main-svg').length >= {count}")
-    return page, seen
+    for index in range(page.locator(".plot").count()):
+        # Playwright's own scrolling waits for frames, of which a busy machine may give none for long.
+        plot = f"document.querySelectorAll('.plot')[{index}]"
+        page.evaluate(f"{plot}.scrollIntoView()")
+        until(page, f"{plot}.querySelector('.main-svg') !== null")
+    try:
+        yield page, seen
+    finally:
+        page.close()
 
 
 def too_wide(page: Any, width: int) -> list[str]:

@@ -257,23 +257,29 @@ def case(name):
     return recorder, tokens, short
 
 
+def against_dense_jacobians(recorder, x, mask, sigmas, draws):
+    """The sweep's norm, count and order of the remainder, and the derivative along one direction; returns the sweep."""
+    jacobians = dense_jacobians(recorder, x, mask)
+    ds = weight_noise(recorder, x, mask, sigmas=sigmas, draws=draws)
+    assert ds.jacobian_norm == pytest.approx(np.sqrt((jacobians**2).sum((1, 2)).mean()), rel=1e-9)
+    assert int(ds.n_parameters) == jacobians.shape[-1] == sum(p.numel() for p in recorder.module.parameters())
+    assert ds.remainder_order == pytest.approx(2, abs=0.1)
+    weights = noisy_weights("test", recorder, False)
+    direction = weights.direction(0, 5)
+    vector = np.concatenate([direction[n].numpy().ravel() for n, _ in recorder.module.named_parameters()])
+    _, tangent = along("test", recorder, weights, direction, x, mask)
+    np.testing.assert_allclose(tangent.numpy(), jacobians @ vector, rtol=1e-8, atol=1e-10)
+    return ds
+
+
 MODELS = ["s4d plain", "s4d reference", "transformer position", "transformer last", "transformer tied"]
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_against_dense_jacobians(name):
     recorder, x, mask = case(name)
-    jacobians = dense_jacobians(recorder, x, mask)
-    ds = weight_noise(recorder, x, mask, sigmas=[1e-6, 1e-5, 1e-4], draws=9)
-    assert ds.jacobian_norm == pytest.approx(np.sqrt((jacobians**2).sum((1, 2)).mean()), rel=1e-9)
-    assert int(ds.n_parameters) == jacobians.shape[-1] == sum(p.numel() for p in recorder.module.parameters())
-    assert ds.remainder_order == pytest.approx(2, abs=0.1)
+    ds = against_dense_jacobians(recorder, x, mask, [1e-6, 1e-5, 1e-4], 9)
     np.testing.assert_allclose(ds.deviation, ds.first_order, rtol=0.02)
-    weights = noisy_weights("test", recorder, False)
-    direction = weights.direction(0, 5)
-    vector = np.concatenate([direction[n].numpy().ravel() for n, _ in recorder.module.named_parameters()])
-    _, tangent = along("test", recorder, weights, direction, x, mask)
-    np.testing.assert_allclose(tangent.numpy(), jacobians @ vector, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert"])
@@ -298,18 +304,9 @@ def test_hugging_face_models_against_dense_jacobians(kind, tmp_path):
     model.save_pretrained(tmp_path)
     recorder = load_recorder(tmp_path)
     x, mask = torch.tensor([[3, 9, 4, 1], [8, 3, 0, 0]]), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]).bool()
-    jacobians = dense_jacobians(recorder, x, mask)
-    ds = weight_noise(recorder, x, mask, sigmas=[1e-6, 1e-5, 1e-4, 1e-3], draws=12)
+    ds = against_dense_jacobians(recorder, x, mask, [1e-6, 1e-5, 1e-4, 1e-3], 12)
     assert ds.jacobian_norm.attrs["claim"] == "exact"
-    assert ds.jacobian_norm == pytest.approx(np.sqrt((jacobians**2).sum((1, 2)).mean()), rel=1e-9)
-    assert int(ds.n_parameters) == jacobians.shape[-1]
     assert float(ds.lipschitz) > 0
-    assert ds.remainder_order == pytest.approx(2, abs=0.1)
-    weights = noisy_weights("test", recorder, False)
-    direction = weights.direction(0, 5)
-    vector = np.concatenate([direction[n].numpy().ravel() for n, _ in recorder.module.named_parameters()])
-    _, tangent = along("test", recorder, weights, direction, x, mask)
-    np.testing.assert_allclose(tangent.numpy(), jacobians @ vector, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["s4d plain", "transformer position"])

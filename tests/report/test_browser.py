@@ -81,15 +81,12 @@ def test_page_opens_offline_and_fits(
     name: str, width: int, browser: Any, page_of_fixture: Callable[[str], Path]
 ) -> None:
     path = page_of_fixture(name)
-    page, seen = opened(browser, path, width)
-    try:
+    with opened(browser, path, width) as (page, seen):
         assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
         assert seen.errors == []
         assert seen.dialogs == []
         assert too_wide(page, width) == []
         assert page.locator(".plot").count() == page.locator(".plot .main-svg:first-child").count()
-    finally:
-        page.close()
 
 
 def test_everything_has_its_section(page_of_fixture: Callable[[str], Path]) -> None:
@@ -106,8 +103,7 @@ def test_hostile_names_are_shown_and_do_nothing(
     name: str, browser: Any, page_of_fixture: Callable[[str], Path], request: pytest.FixtureRequest
 ) -> None:
     tree = request.getfixturevalue(name)
-    page, seen = opened(browser, page_of_fixture(name), 1280)
-    try:
+    with opened(browser, page_of_fixture(name), 1280) as (page, seen):
         assert page.locator("img").count() == 0
         assert page.locator("h1").inner_text() == HOSTILE
         ticks = page.locator("#by-channels_bands-0 .ytick text").all_text_contents()
@@ -122,15 +118,12 @@ def test_hostile_names_are_shown_and_do_nothing(
         )
         assert page.locator("img").count() == 0
         assert seen.dialogs == []
-    finally:
-        page.close()
 
 
 def test_choosing_an_order_redraws_the_figures_of_its_section(
     two_class: xr.DataTree, browser: Any, page_of_fixture: Callable[[str], Path]
 ) -> None:
-    page, seen = opened(browser, page_of_fixture("two_class"), 1280)
-    try:
+    with opened(browser, page_of_fixture("two_class"), 1280) as (page, seen):
         read = "Array.from(document.getElementById('by-channels_bands-0').calcdata[0][0].z).map(row => Array.from(row))"
         dataset = two_class["channels_bands"].to_dataset()
         label = dataset["label"].values
@@ -143,20 +136,15 @@ def test_choosing_an_order_redraws_the_figures_of_its_section(
         page.locator("#by-channels_bands input[value='2']").check(force=True)
         assert page.locator("#by-windows-0 svg").first.inner_html() == before
         assert seen.errors == []
-    finally:
-        page.close()
 
 
 def test_more_than_four_classes_are_chosen_from_a_list(browser: Any, tmp_path: Path) -> None:
     draw = synthetic_results.Draw(2, 30, ["x", "y"], [f"class {k}" for k in range(6)], margin=False, rate=None)
     root = draw.root("Six classes", "Six classes.", synthetic_results.MODEL)
     tree = xr.DataTree.from_dict({"/": root, "/windows": draw.windows(), "/inputs": draw.inputs(80)})
-    page, seen = opened(browser, render(tree, tmp_path / "report.html"), 390)
-    try:
+    with opened(browser, render(tree, tmp_path / "report.html"), 390) as (page, seen):
         page.locator("#by-windows select").select_option("class 4")
         page.wait_for_function("document.getElementById('by-windows-0').data[5].name === 'the other classes'")
         assert page.evaluate("document.getElementById('by-windows-0').data[2].name") == "class 4"
         assert seen.errors == []
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    finally:
-        page.close()

@@ -57,8 +57,7 @@ def test_page_opens_offline_and_fits(
     name: str, width: int, browser: Any, page_of_fixture: Callable[[str], Path]
 ) -> None:
     path = page_of_fixture(name)
-    page, seen = opened(browser, path, width)
-    try:
+    with opened(browser, path, width) as (page, seen):
         assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
         assert (seen.errors, seen.dialogs) == ([], [])
         assert too_wide(page, width) == []
@@ -73,15 +72,12 @@ def test_page_opens_offline_and_fits(
             ".filter(([t, box]) => t.left < box.left - 0.5 || t.bottom > box.bottom + 0.5)).length"
         )
         assert cut == 0
-    finally:
-        page.close()
 
 
 def test_hostile_names_and_tokens_are_shown_letter_by_letter(
     hostile: xr.DataTree, browser: Any, page_of_fixture: Callable[[str], Path]
 ) -> None:
-    page, seen = opened(browser, page_of_fixture("hostile"), 1280)
-    try:
+    with opened(browser, page_of_fixture("hostile"), 1280) as (page, seen):
         assert page.locator("img").count() == 0
         assert page.locator("h1").inner_text() == f"{HOSTILE}, measured"
         assert page.locator(".headline").inner_text() == HOSTILE
@@ -119,15 +115,12 @@ def test_hostile_names_and_tokens_are_shown_letter_by_letter(
         )
         assert page.locator("img").count() == 0
         assert (seen.errors, seen.dialogs) == ([], [])
-    finally:
-        page.close()
 
 
 def test_heads_become_a_map_and_likeness_changes_its_kind(
     hostile: xr.DataTree, browser: Any, page_of_fixture: Callable[[str], Path]
 ) -> None:
-    page, seen = opened(browser, page_of_fixture("hostile"), 1280)
-    try:
+    with opened(browser, page_of_fixture("hostile"), 1280) as (page, seen):
         ds = hostile["attention"].to_dataset()
         page.locator("#attention input[value='map']").check(force=True)
         for name in ("distance", "previous_mass"):
@@ -141,15 +134,12 @@ def test_heads_become_a_map_and_likeness_changes_its_kind(
             page.locator(f"#representations input[value='{kind}']").check(force=True)
             np.testing.assert_allclose(page.evaluate(read), hostile["similarity"][kind].values, rtol=1e-6)
         assert seen.errors == []
-    finally:
-        page.close()
 
 
 def test_panels_share_their_axis_of_layers(
     large: xr.DataTree, browser: Any, page_of_fixture: Callable[[str], Path]
 ) -> None:
-    page, _ = opened(browser, page_of_fixture("large"), 1280)
-    try:
+    with opened(browser, page_of_fixture("large"), 1280) as (page, _):
         for view in ("map", "dots"):
             page.locator(f"#attention input[value='{view}']").check(force=True)
             until(
@@ -163,5 +153,3 @@ def test_panels_share_their_axis_of_layers(
             )
             assert len(offsets) == 6
             assert len(set(offsets)) == 1
-    finally:
-        page.close()

@@ -23,13 +23,12 @@ def path(tmp_path_factory):
 @pytest.fixture(scope="module", params=[390, 1280])
 def page(request, browser, path):
     """Opened once per width; every test leaves it as it should be at rest, and without an error."""
-    page, seen = opened(browser, path, request.param)
-    yield page
-    assert seen.errors == []
-    assert seen.dialogs == []
-    assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
-    assert page.evaluate("document.documentElement.scrollWidth") <= request.param
-    page.close()
+    with opened(browser, path, request.param) as (page, seen):
+        yield page
+        assert seen.errors == []
+        assert seen.dialogs == []
+        assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
+        assert page.evaluate("document.documentElement.scrollWidth") <= request.param
 
 
 @pytest.fixture
@@ -150,17 +149,16 @@ def test_only_what_moves_has_a_player_and_paper_has_none(page, player):
 
 
 def test_who_asks_for_less_motion_gets_slow_frames(browser, path):
-    page, seen = opened(browser, path, 390, reduced_motion="reduce")
-    page.locator(".player").scroll_into_view_if_needed()
-    record_pauses(page)
-    at = page.locator(".player input").input_value()
-    page.locator(".player button").click()
-    until(page, f"{PLAYER}.querySelector('input').value !== '{at}'")
-    asked = page.evaluate("window.asked")
-    assert 600 in asked
-    assert 70 not in asked
-    assert seen.errors == []
-    page.close()
+    with opened(browser, path, 390, reduced_motion="reduce") as (page, seen):
+        page.locator(".player").scroll_into_view_if_needed()
+        record_pauses(page)
+        at = page.locator(".player input").input_value()
+        page.locator(".player button").click()
+        until(page, f"{PLAYER}.querySelector('input').value !== '{at}'")
+        asked = page.evaluate("window.asked")
+        assert 600 in asked
+        assert 70 not in asked
+        assert seen.errors == []
 
 
 def record_pauses(page):
