@@ -535,6 +535,13 @@ def test_models_that_predict_nothing_have_their_attention_in_the_headline():
     )
 
 
+def test_an_interval_without_ends_is_none():
+    names = ("perplexity", "perplexity_low", "perplexity_high", "n_predictions")
+    told = xr.Dataset(dict(zip(names, (3.5, 0.0, np.inf, 9), strict=True)))
+    said = headline({"predictions": told}, 2)
+    assert said == "Perplexity 3.5 (too few cases of like length for an interval) over 9 predictions in 2 cases."
+
+
 def test_a_single_case_has_no_interval():
     tree = measure(Fake(), [[1, 2, 3, 4, 5]])
     assert np.isnan(tree["predictions"]["loss_error"])

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from oplens.data.tokens import Tokens
 from oplens.measurement.batches import Inputs
 
@@ -25,9 +27,10 @@ def headline(groups: "dict[str, xr.Dataset]", n_cases: int) -> str:
     level = f"{100 * told.attrs.get('level', 0.95):.4g} %" if told is not None else ""
     if told is not None and "perplexity" in told:
         cases = f"{n_cases} case{'' if n_cases == 1 else 's'}"
-        interval = (
-            f" ({level} interval {_n(told, 'perplexity_low')} to {_n(told, 'perplexity_high')})" if n_cases > 1 else ""
-        )
+        low, high = float(told["perplexity_low"]), float(told["perplexity_high"])
+        interval = f" ({level} interval {_number(low)} to {_number(high)})" if n_cases > 1 else ""
+        if n_cases > 1 and not np.isfinite(high):
+            interval = " (too few cases of like length for an interval)"
         return (
             f"Perplexity {_n(told, 'perplexity')}{interval} over {int(told['n_predictions']):,} predictions in {cases}"
             + (f"; {_n(told, 'bits_per_byte')} bits per byte." if "bits_per_byte" in told else ".")
