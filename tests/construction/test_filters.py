@@ -194,7 +194,7 @@ def test_files_of_numbers(tmp_path):
     (tmp_path / "page.html").write_text("<html>")
     (tmp_path / "cut.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:100])
     wrong = {
-        "objects.npy": "damaged NumPy file",
+        "objects.npy": "holds Python objects",
         "nan.npy": "all must be finite",
         "bad.csv": "line 2: '3,x' is no row of numbers",
         "inf.csv": "line 2: all numbers must be finite",
