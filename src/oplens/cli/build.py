@@ -168,7 +168,7 @@ _TABLES = {
 def _table_command(kind: str, words: str) -> None:
     """Add one construction of a table; they take the same options."""
 
-    @app.command(kind, help=words)
+    @app.command(kind, help=words, epilog=f"Example: oplens build {kind} --function parity --length 6 --out w")
     def build(
         out: Out,
         function: Function = None,
@@ -250,7 +250,10 @@ Points = Annotated[
 ]
 
 
-@app.command("piecewise-linear")
+@app.command(
+    "piecewise-linear",
+    epilog='Example: oplens build piecewise-linear --function "abs(x1 - x2)" --knots 7 --lipschitz max:2 --out w',
+)
 def piecewise_linear(
     out: Out,
     knots: Annotated[int, typer.Option("--knots", help="Intervals per axis, M.", rich_help_panel=_WEIGHTS)],
@@ -283,7 +286,7 @@ def piecewise_linear(
     )
 
 
-@app.command()
+@app.command(epilog='Example: oplens build fourier --function "abs(x1 - x2)" --degree 6 --lipschitz l1:1 --out w')
 def fourier(
     out: Out,
     degree: Annotated[

@@ -48,7 +48,11 @@ Seed = Annotated[int, typer.Option("--seed", help="Of the noise that is run.")]
 def add(app: typer.Typer) -> None:
     """Add the command to the group of constructions."""
 
-    @app.command("ssm")
+    @app.command(
+        "ssm",
+        epilog="Examples: oplens build ssm --butterworth 4 --cutoff 40 --sampling-rate 256 --out w;  "
+        "oplens build ssm --template t.npy --modes 16 --out w",
+    )
     def ssm(
         out: Out,
         butterworth: Butterworth = None,

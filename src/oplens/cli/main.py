@@ -142,7 +142,13 @@ def explain(
     _call(run_explain, request, data, out, by, bands, windows, view, what_if)
 
 
-@app.command()
+_AGAINST, _NEURONS, _NOISE = "Errors", "Recorded neurons", "Noise on the weights"
+
+
+@app.command(
+    epilog="Examples: oplens measure DIR TEXT.txt --out m;  oplens measure DIR TOKENS.npy --robustness --against OTHER_DIR --out m;  "
+    "oplens measure BUILT --length 6 --against TABLE.csv --out m"
+)
 def measure(
     context: typer.Context,
     model: Annotated[
@@ -171,25 +177,46 @@ def measure(
         typer.Option(
             "--against",
             help="Errors from a second model's directory, a .npy of values, or a function's table (.csv, .parquet).",
+            rich_help_panel=_AGAINST,
         ),
     ] = None,
     compare: Annotated[
-        str, typer.Option("--compare", help="What --against compares: output or probabilities.")
+        str,
+        typer.Option("--compare", help="What --against compares: output or probabilities.", rich_help_panel=_AGAINST),
     ] = "output",
     neural: Annotated[
-        Path | None, typer.Option("--neural", help="NetCDF of responses (stimulus, neuron[, repeat]) to predict.")
+        Path | None,
+        typer.Option(
+            "--neural", help="NetCDF of responses (stimulus, neuron[, repeat]) to predict.", rich_help_panel=_NEURONS
+        ),
     ] = None,
-    neural_variable: Annotated[str | None, typer.Option(help="Its variable, where there are several.")] = None,
-    pool: Annotated[str, typer.Option("--pool", help="What stands for a stimulus: mean, last or first.")] = "mean",
-    folds: Annotated[int, typer.Option("--folds", help="Parts of the stimuli, each predicted from the others.")] = 5,
-    permutations: Annotated[int, typer.Option("--permutations", help="Of responses, for p values.")] = 200,
-    robustness: Annotated[bool, typer.Option("--robustness", help="Also move the weights by noise.")] = False,
-    draws: Annotated[int, typer.Option("--draws", help="Draws of the noise.")] = 32,
-    noise_cases: Annotated[int, typer.Option("--noise-cases", help="Cases the noisy model is run on.")] = 8,
-    relative: Annotated[
-        bool, typer.Option("--relative", help="Noise relative to each tensor's root mean square.")
+    neural_variable: Annotated[
+        str | None, typer.Option(help="Its variable, where there are several.", rich_help_panel=_NEURONS)
+    ] = None,
+    pool: Annotated[
+        str, typer.Option("--pool", help="What stands for a stimulus: mean, last or first.", rich_help_panel=_NEURONS)
+    ] = "mean",
+    folds: Annotated[
+        int,
+        typer.Option("--folds", help="Parts of the stimuli, each predicted from the others.", rich_help_panel=_NEURONS),
+    ] = 5,
+    permutations: Annotated[
+        int, typer.Option("--permutations", help="Of responses, for p values.", rich_help_panel=_NEURONS)
+    ] = 200,
+    robustness: Annotated[
+        bool, typer.Option("--robustness", help="Also move the weights by noise.", rich_help_panel=_NOISE)
     ] = False,
-    lipschitz: Annotated[float | None, typer.Option("--lipschitz", help="L of the paper's formula.")] = None,
+    draws: Annotated[int, typer.Option("--draws", help="Draws of the noise.", rich_help_panel=_NOISE)] = 32,
+    noise_cases: Annotated[
+        int, typer.Option("--noise-cases", help="Cases the noisy model is run on.", rich_help_panel=_NOISE)
+    ] = 8,
+    relative: Annotated[
+        bool,
+        typer.Option("--relative", help="Noise relative to each tensor's root mean square.", rich_help_panel=_NOISE),
+    ] = False,
+    lipschitz: Annotated[
+        float | None, typer.Option("--lipschitz", help="L of the paper's formula.", rich_help_panel=_NOISE)
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of samples, folds and noise.")] = 0,
     sampling_rate: Rate = None,
     impute: Impute = None,
@@ -209,7 +236,7 @@ def measure(
         None if neural is None else Neural(neural, neural_variable, pool, folds, permutations),
         Noise(draws, noise_cases, relative, lipschitz) if robustness else None,
     )
-    _call(run_measure, asked, out)
+    call(run_measure, asked, out, left="finished stages are kept, the same command continues")
 
 
 @app.command()
