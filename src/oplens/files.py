@@ -45,6 +45,26 @@ def kind_of(head: bytes) -> str:
     return ""
 
 
+def netcdf_head(source: Path, error: type[Exception]) -> bytes:
+    """Return the first bytes of what should be a NetCDF file; a folder, no file and an unreadable one are refused as `error`.
+
+    Examples
+    --------
+    >>> netcdf_head(Path("nowhere.nc"), ValueError)
+    Traceback (most recent call last):
+    ValueError: nowhere.nc: there is no such file.
+    """
+    if source.is_dir():
+        raise error(f"{source}: this is a folder; give the .nc file inside it.")
+    try:
+        with source.open("rb") as stream:
+            return stream.read(512)
+    except FileNotFoundError:
+        raise error(f"{source}: there is no such file.") from None
+    except OSError as problem:
+        raise error(f"{source}: cannot be read ({problem.strerror}).") from None
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a name beside `path` to write under: the new file takes its place when the block ends well, else it goes.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError, DataError
-from oplens.files import kind_of
+from oplens.files import kind_of, netcdf_head
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -285,15 +285,7 @@ def _indices(where: str, name: str, value: Any, count: int) -> NDArray[np.int64]
 
 
 def _refuse_foreign_bytes(source: Path) -> None:
-    if source.is_dir():
-        raise DataError(f"{source}: this is a folder; give the .nc file inside it.")
-    try:
-        with source.open("rb") as stream:
-            head = stream.read(512)
-    except FileNotFoundError:
-        raise DataError(f"{source}: there is no such file.") from None
-    except OSError as error:
-        raise DataError(f"{source}: cannot be read ({error.strerror}).") from None
+    head = netcdf_head(source, DataError)
     kind = kind_of(head)
     if kind != "hdf5":
         otherwise = "the file is empty" if not head else "this is not a NetCDF-4 file; write the responses with xarray"

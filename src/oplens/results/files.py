@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from oplens.errors import ResultError
-from oplens.files import kind_of, replacing
+from oplens.files import kind_of, netcdf_head, replacing
 from oplens.results.provenance import provenance, storable
 from oplens.results.schema import validate
 
@@ -122,15 +122,7 @@ def read_results(path: str | os.PathLike[str]) -> xr.DataTree:
 
 
 def _refuse_foreign_bytes(source: Path) -> None:
-    if source.is_dir():
-        raise ResultError(f"{source}: this is a folder; give the .nc file inside it.")
-    try:
-        with source.open("rb") as stream:
-            head = stream.read(512)
-    except FileNotFoundError:
-        raise ResultError(f"{source}: there is no such file.") from None
-    except OSError as error:
-        raise ResultError(f"{source}: cannot be read ({error.strerror}).") from None
+    head = netcdf_head(source, ResultError)
     if head.startswith(_HDF5_MAGIC):
         return
     if not head:
