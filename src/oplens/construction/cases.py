@@ -12,15 +12,10 @@ from oplens.construction.layouts import Sizes, read_holdings, tolerance
 from oplens.construction.steps import walk
 from oplens.construction.terms import answer_terms
 from oplens.models.transformer import Transformer
+from oplens.results.variables import variable
 
 TERMS = 12  # terms of an answer that are kept by name
-Variable = tuple[Any, Any, dict[str, str]]
 VALUE = "units of the function's values"
-
-
-def variable(dims: Any, values: Any, long_name: str, units: str = "1", claim: str = "exact") -> Variable:
-    """What xarray makes a variable of."""
-    return dims, values, {"units": units, "long_name": long_name, "claim": claim}
 
 
 def add_cases(
@@ -73,9 +68,9 @@ def _states(states: list[tuple[Any, ...]], what: str, allowed: float) -> xr.Data
     return xr.Dataset(
         {
             "known": variable(pairs, known, name, "1", claim),
-            "wrong": variable(pairs, wrong.astype(np.int8), "is not what it should be"),
-            "used": variable(places, used.astype(np.int8), "the answer is made of it"),
-            "firing": variable(places, firing, "hidden units above 0"),
+            "wrong": variable(pairs, wrong.astype(np.int8), "is not what it should be", claim="exact"),
+            "used": variable(places, used.astype(np.int8), "the answer is made of it", claim="exact"),
+            "firing": variable(places, firing, "hidden units above 0", claim="exact"),
         },
         {"layer": np.arange(known.shape[1])},
     )
@@ -85,7 +80,9 @@ def _maps(maps: list[NDArray[np.float64]]) -> xr.Dataset:
     """Where positions look in each layer, from 1."""
     weights, dims = np.stack(maps).astype(np.float32), ("case", "layer", "head", "token", "token_2")
     layer, head = 1 + np.arange(weights.shape[1]), np.arange(weights.shape[2])
-    return xr.Dataset({"weight": variable(dims, weights, "attention weight")}, {"layer": layer, "head": head})
+    return xr.Dataset(
+        {"weight": variable(dims, weights, "attention weight", claim="exact")}, {"layer": layer, "head": head}
+    )
 
 
 def _texts(inputs: torch.Tensor, sizes: Sizes) -> list[list[str]]:
@@ -107,13 +104,17 @@ def _terms(terms: list[Any], values: NDArray[np.float64], sizes: Sizes) -> xr.Da
     return xr.Dataset(
         {
             "contribution": variable(
-                ("case", "rank", "quantity"), contribution, "what a term adds to the answer", VALUE
+                ("case", "rank", "quantity"), contribution, "what a term adds to the answer", VALUE, claim="exact"
             ),
-            "rest": variable(dims, rest, "smaller terms together", VALUE),
-            "constant": variable(dims, np.stack([t.constant for t, _ in terms]), "constant of the answer", VALUE),
-            "answer": variable(dims, np.stack([output for _, output in terms]), "the model's output", VALUE),
-            "wanted": variable(dims, values, "the function's value", VALUE),
-            "n_terms": variable("case", count, "terms that are not 0"),
+            "rest": variable(dims, rest, "smaller terms together", VALUE, claim="exact"),
+            "constant": variable(
+                dims, np.stack([t.constant for t, _ in terms]), "constant of the answer", VALUE, claim="exact"
+            ),
+            "answer": variable(
+                dims, np.stack([output for _, output in terms]), "the model's output", VALUE, claim="exact"
+            ),
+            "wanted": variable(dims, values, "the function's value", VALUE, claim="exact"),
+            "n_terms": variable("case", count, "terms that are not 0", claim="exact"),
         },
         {
             "member": (("case", "rank"), labels.astype(str)),

@@ -10,7 +10,7 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 
-from oplens.construction.cases import VALUE, add_cases, variable
+from oplens.construction.cases import VALUE, add_cases
 from oplens.construction.certificate import Certificate
 from oplens.construction.error_maps import error_slices, error_surface
 from oplens.construction.function import FunctionTable
@@ -21,6 +21,7 @@ from oplens.errors import ArgumentError
 from oplens.models.transformer import Transformer
 from oplens.models.transformer_layers import SparseLinear
 from oplens.results import provenance
+from oplens.results.variables import variable
 
 CASES = 4  # inputs that are drawn unless others are asked for
 
@@ -134,7 +135,9 @@ def draw_real(
     tree["/construction_checks"] = xr.DataTree(
         xr.Dataset(
             {
-                "inputs": variable("rank", [found.evaluations], "points at which the error was looked at"),
+                "inputs": variable(
+                    "rank", [found.evaluations], "points at which the error was looked at", claim="exact"
+                ),
                 "largest_error": variable("rank", [found.value], "largest error found", VALUE, "measured"),
             },
             {"dtype_of": ("rank", [certificate.dtype]), "order_of": ("rank", ["grid, random points, local search"])},
@@ -218,15 +221,15 @@ def _sizes_dataset(layers: NDArray[np.int64], certificate: Certificate) -> xr.Da
     names, values = zip(*certificate.error_parts, *certificate.rounding_parts, strict=True)
     return xr.Dataset(
         {
-            "hidden_units": variable("layer", np.array(certificate.hidden), "hidden units"),
-            "n_heads": variable("layer", layers[:, 0], "attention heads"),
-            "nonzeros": variable("layer", layers[:, 2], "weights that are not 0"),
-            "places": variable("layer", layers[:, 1], "places for weights in the dense model"),
+            "hidden_units": variable("layer", np.array(certificate.hidden), "hidden units", claim="exact"),
+            "n_heads": variable("layer", layers[:, 0], "attention heads", claim="exact"),
+            "nonzeros": variable("layer", layers[:, 2], "weights that are not 0", claim="exact"),
+            "places": variable("layer", layers[:, 1], "places for weights in the dense model", claim="exact"),
             "error_part": variable("quantity", np.array(values), "part of the error bound", VALUE, "bound"),
             "error_bound": variable((), certificate.error_bound, "bound on the error everywhere", VALUE, "bound"),
-            "width": variable((), certificate.width, "coordinates of the residual stream"),
-            "dense": variable((), certificate.dense, "places for weights in the dense model"),
-            "sparse": variable((), certificate.sparse, "weights that are not 0"),
+            "width": variable((), certificate.width, "coordinates of the residual stream", claim="exact"),
+            "dense": variable((), certificate.dense, "places for weights in the dense model", claim="exact"),
+            "sparse": variable((), certificate.sparse, "weights that are not 0", claim="exact"),
         },
         {"layer": np.arange(1, len(layers) + 1), "quantity": list(names)},
     )
@@ -235,7 +238,7 @@ def _sizes_dataset(layers: NDArray[np.int64], certificate: Certificate) -> xr.Da
 def _checks(checks: Sequence[Any], claim: str) -> xr.Dataset:
     return xr.Dataset(
         {
-            "inputs": variable("rank", [check.inputs for check in checks], "inputs run"),
+            "inputs": variable("rank", [check.inputs for check in checks], "inputs run", claim="exact"),
             "errors": variable(
                 "rank", [check.errors for check in checks], "outputs that are not f to the last bit", "1", claim
             ),

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from oplens.construction.cases import VALUE, variable
+from oplens.construction.cases import VALUE
 from oplens.construction.real_functions import MeasuredError, evaluate
 from oplens.models.transformer import Transformer
+from oplens.results.variables import variable
 
 _POINTS, _SIDE = 241, 49  # of a line; of a map's side
 
@@ -32,8 +33,8 @@ def error_slices(
     answers, values = np.stack(model_values), np.stack(wanted)
     return xr.Dataset(
         {
-            "answer": variable(dims, answers, "the model's output", VALUE),
-            "wanted": variable(dims, values, "the function's value", VALUE),
+            "answer": variable(dims, answers, "the model's output", VALUE, claim="exact"),
+            "wanted": variable(dims, values, "the function's value", VALUE, claim="exact"),
             "error": variable(dims, np.abs(answers - values), "abs(model - function)", VALUE, "measured"),
             "largest_error": variable((), found.value, "largest error found", VALUE, "measured"),
         },

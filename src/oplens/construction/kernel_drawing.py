@@ -8,10 +8,10 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from oplens.construction import ssm_certificate
-from oplens.construction.cases import variable
 from oplens.construction.realisation import stored_parameters
 from oplens.construction.volterra import Volterra
 from oplens.models.s4d import S4D
+from oplens.results.variables import variable
 
 FEATURES = 6  # kernels that are drawn, those that add most
 _LAGS, _FREQUENCIES = 2048, 512
@@ -62,13 +62,13 @@ def _kernels(model: S4D, series: Volterra, drawn: Sequence[ssm_certificate.Kerne
     lags = _until_faded(wanted)
     return xr.Dataset(
         {
-            "wanted": variable(("feature", "lag"), wanted[:, :lags], "kernel that was asked for"),
-            "built": variable(("feature", "lag"), built[:, :lags], "kernel of the stored weights"),
+            "wanted": variable(("feature", "lag"), wanted[:, :lags], "kernel that was asked for", claim="exact"),
+            "built": variable(("feature", "lag"), built[:, :lags], "kernel of the stored weights", claim="exact"),
             "wanted_gain": variable(("feature", "stimulus"), gains[0], "gain that was asked for", "1", "measured"),
             "built_gain": variable(("feature", "stimulus"), gains[1], "gain of the stored weights", "1", "measured"),
             "norm": variable("feature", [item.norm for item in drawn], "L1 norm of the kernel", "1", "bound"),
             "error": variable("feature", [item.error for item in drawn], "L1 error of the kernel", "1", "bound"),
-            "n_modes": variable("feature", [item.n_modes for item in drawn], "waves in use"),
+            "n_modes": variable("feature", [item.n_modes for item in drawn], "waves in use", claim="exact"),
         },
         {
             "feature": [item.feature + 1 for item in drawn],
@@ -112,10 +112,14 @@ def _waves(model: S4D, drawn: Sequence[ssm_certificate.KernelError]) -> xr.Datas
     return xr.Dataset(
         {
             "decay_time": variable(
-                dims, np.where(there, -step / exponent.real, np.nan), "time to fall by the factor e", units[0]
+                dims,
+                np.where(there, -step / exponent.real, np.nan),
+                "time to fall by the factor e",
+                units[0],
+                claim="exact",
             ),
-            "frequency": variable(dims, np.where(there, frequency, np.nan), "frequency", units[1]),
-            "size": variable(dims, np.where(there, size, np.nan), "size of the wave at lag 0"),
+            "frequency": variable(dims, np.where(there, frequency, np.nan), "frequency", units[1], claim="exact"),
+            "size": variable(dims, np.where(there, size, np.nan), "size of the wave at lag 0", claim="exact"),
         },
         {"feature": [item.feature + 1 for item in drawn]},
     )

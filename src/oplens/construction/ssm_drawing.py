@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 
 from oplens.construction import ssm_certificate
-from oplens.construction.cases import VALUE, variable
+from oplens.construction.cases import VALUE
 from oplens.construction.certificate import Certificate
 from oplens.construction.drawing import root_tree
 from oplens.construction.kernel_drawing import kernel_groups
@@ -16,6 +16,7 @@ from oplens.construction.ssm_verification import SignalVerification, kernel_outp
 from oplens.construction.volterra import volterra
 from oplens.models.s4d import S4D
 from oplens.results import provenance
+from oplens.results.variables import variable
 
 
 def draw_ssm(
@@ -88,7 +89,7 @@ def _checks(found: SignalVerification) -> xr.Dataset:
     checks = found.checks
     return xr.Dataset(
         {
-            "inputs": variable("rank", [check.steps for check in checks], "steps run"),
+            "inputs": variable("rank", [check.steps for check in checks], "steps run", claim="exact"),
             "largest_error": variable(
                 "rank", [check.largest_error for check in checks], "largest error found", VALUE, "measured"
             ),
@@ -116,8 +117,8 @@ def _slices(model: S4D, series: Any, found: SignalVerification) -> xr.Dataset:
     error = np.abs(np.stack(answers) - np.stack(wanted))
     return xr.Dataset(
         {
-            "answer": variable(dims, np.stack(answers), "the model's output", VALUE),
-            "wanted": variable(dims, np.stack(wanted), "the kernels applied to the input", VALUE),
+            "answer": variable(dims, np.stack(answers), "the model's output", VALUE, claim="exact"),
+            "wanted": variable(dims, np.stack(wanted), "the kernels applied to the input", VALUE, claim="exact"),
             "error": variable(dims, error, "abs(model - kernels)", VALUE, "measured"),
             "largest_error": variable((), error.max(), "largest error found", VALUE, "measured"),
         },

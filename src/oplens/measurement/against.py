@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import Bools, Floats, floats, fraction, plain, variable, whole
+from oplens.measurement.arrays import Bools, Floats, floats, fraction, plain, whole
 from oplens.measurement.batches import Inputs
 from oplens.measurement.errors import ErrorTotals
 from oplens.measurement.ratios import RatioTotals
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

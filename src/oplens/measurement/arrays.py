@@ -1,4 +1,4 @@
-"""Arrays in (numpy, torch, lists), float64 out; masks that leave padding out; variables that say what they are."""
+"""Arrays in (numpy, torch, lists), float64 out; masks that leave padding out."""
 
 from typing import Any
 
@@ -89,10 +89,3 @@ def fraction(call: str, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
         raise ArgumentError(f"{call}({name}={value!r}): give a number between 0 and 1, such as 0.95.")
     return float(value)
-
-
-def variable(
-    dims: Any, value: Any, long_name: str, units: str = "1", claim: str = "measured"
-) -> tuple[Any, Any, dict[str, str]]:
-    """What xarray makes a variable of."""
-    return dims, value, {"units": units, "long_name": long_name, "claim": claim}

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import Bools, Floats, floats, fraction, plain, precision, validity, variable
+from oplens.measurement.arrays import Bools, Floats, floats, fraction, plain, precision, validity
 from oplens.measurement.ratios import RatioTotals
 from oplens.measurement.spectra import counted, eigenvalues, entropy_rank, stable
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

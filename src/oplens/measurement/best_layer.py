@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oplens.measurement.arrays import Floats, variable
+from oplens.measurement.arrays import Floats
+from oplens.results.variables import variable
 
 FEWEST = 3  # stimuli or groups in a fold; of two, one would be drawn, and what differs between them would not be seen
 ENTRIES = 2**20  # of one block of resampled sums

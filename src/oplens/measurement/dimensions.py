@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import Floats, points, precision, variable
+from oplens.measurement.arrays import Floats, points, precision
 from oplens.measurement.moments import PairMoments
 from oplens.measurement.spectra import counted, entropy_rank, stable
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import Floats, floats, fraction, validity, variable, whole
+from oplens.measurement.arrays import Floats, floats, fraction, validity, whole
 from oplens.measurement.ratios import RatioTotals
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import Floats, floats, fraction, plain, validity, variable
+from oplens.measurement.arrays import Floats, floats, fraction, plain, validity
 from oplens.measurement.ratios import RatioTotals
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oplens.errors import DataError
-from oplens.measurement.arrays import Floats, variable
+from oplens.measurement.arrays import Floats
 from oplens.measurement.attention import AttentionRanks, AttentionTotals
 from oplens.measurement.dimensions import PointCloud
 from oplens.measurement.moments import PairMoments
 from oplens.measurement.neighbours import PointSample, merged, mle_dimension, two_nn
 from oplens.measurement.similarity import CKATotals
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oplens.measurement.arrays import variable
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

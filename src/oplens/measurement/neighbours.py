@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import Floats, fraction, points, precision, variable, whole
+from oplens.measurement.arrays import Floats, fraction, points, precision, whole
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

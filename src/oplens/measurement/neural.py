@@ -11,9 +11,10 @@ from oplens.data.tokens import Tokens, as_tokens
 from oplens.errors import ArgumentError, DataError
 from oplens.measurement import predictivity as ridge
 from oplens.measurement.against import stream
-from oplens.measurement.arrays import Floats, fraction, plain, variable, whole
+from oplens.measurement.arrays import Floats, fraction, plain, whole
 from oplens.measurement.batches import Inputs
 from oplens.measurement.best_layer import FEWEST, against_best, resampled_predictivity
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

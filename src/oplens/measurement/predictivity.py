@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import Floats, floats, plain, variable, whole
+from oplens.measurement.arrays import Floats, floats, plain, whole
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oplens.errors import ArgumentError
-from oplens.measurement.arrays import Floats, fraction, variable, whole
+from oplens.measurement.arrays import Floats, fraction, whole
 from oplens.measurement.jacobians import largest_gain
 from oplens.measurement.noise_sweep import CALL, ROUNDING, Moved, Sweep, noise_scales
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

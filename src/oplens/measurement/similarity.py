@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import points, precision, variable
+from oplens.measurement.arrays import points, precision
 from oplens.measurement.moments import PairMoments
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr

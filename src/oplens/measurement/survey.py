@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oplens.errors import ArgumentError, DataError
-from oplens.measurement.arrays import fraction, precision, variable, whole
+from oplens.measurement.arrays import fraction, precision, whole
 from oplens.measurement.arrays import points as real_points
 from oplens.measurement.batches import Batch, Inputs
 from oplens.measurement.language import PredictionTotals, token_log_probabilities
 from oplens.measurement.layers import HeadTotals, LayerPoints, affordable
 from oplens.measurement.maps import LONGEST, choose_case, choose_heads, map_dataset
 from oplens.measurement.sentences import headline, own_notes
+from oplens.results.variables import variable
 
 if TYPE_CHECKING:
     import xarray as xr
