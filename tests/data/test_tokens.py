@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from oplens.data import token_files
+from oplens.data.cut_texts import text_tokens
 from oplens.data.texts import HuggingFaceTokenizer, ScoredPieces, read_tokenizer, shown
 from oplens.data.token_files import read_tokens
-from oplens.data.tokens import Tokens, as_tokens, text_tokens
+from oplens.data.tokens import Tokens, as_tokens
 from oplens.errors import ArgumentError, DataError
 
 BYTES = tuple(f"<0x{b:02X}>" for b in range(256))

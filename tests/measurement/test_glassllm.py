@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from language_models import package_folder, write_llama
+from oplens.data.cut_texts import text_tokens
 from oplens.data.texts import read_tokenizer
-from oplens.data.tokens import as_tokens, text_tokens
+from oplens.data.tokens import as_tokens
 from oplens.measurement.against import errors_against
 from oplens.measurement.survey import measure
 from oplens.models.recorders import load_recorder

@@ -1,5 +1,6 @@
 """Data in: `.ts` files, arrays, examples that ship with aeon, seeded synthetic signals, tokens and texts, recorded responses."""
 
+from oplens.data.cut_texts import text_tokens
 from oplens.data.examples import EXAMPLES, load_example
 from oplens.data.responses import Responses, read_responses
 from oplens.data.sequences import SequenceData, as_sequences
@@ -7,7 +8,7 @@ from oplens.data.signals import Sinusoid
 from oplens.data.synthetic import noisy_sinusoids
 from oplens.data.texts import Tokenizer, read_tokenizer
 from oplens.data.token_files import read_tokens
-from oplens.data.tokens import Tokens, as_tokens, text_tokens
+from oplens.data.tokens import Tokens, as_tokens
 from oplens.data.ts import read_ts
 
 __all__ = [

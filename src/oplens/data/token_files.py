@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oplens.data.cut_texts import text_tokens
 from oplens.data.texts import Tokenizer
-from oplens.data.tokens import Tokens, as_tokens, text_tokens
+from oplens.data.tokens import Tokens, as_tokens
 from oplens.errors import ArgumentError, DataError
 from oplens.files import kind_of
 
